@@ -1,0 +1,37 @@
+# The single entry: every target sets up the environment it needs.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+LOCK := constraints.txt
+# The environment is rebuilt when the lock file or the list of dependencies changes.
+STAMP := $(VENV)/.installed-$(shell cat $(LOCK) pyproject.toml | sha256sum | cut -c1-16)
+
+.PHONY: demo test lint types bench clean setup
+
+setup: $(STAMP)
+	@$(BIN)/python -c "import driftgate, pathlib, sys; sys.exit(pathlib.Path(driftgate.__file__).parents[2] != pathlib.Path.cwd())" 2>/dev/null \
+		|| $(BIN)/python -m pip install -q --no-deps --no-build-isolation -e .
+
+$(STAMP): $(LOCK) pyproject.toml
+	$(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install -q -c $(LOCK) -e ".[demo,lite,dev]"
+	touch $@
+
+demo: setup
+	$(BIN)/driftgate demo
+
+test: setup
+	$(BIN)/python -m pytest
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: setup
+	$(BIN)/mypy
+
+bench: setup
+	$(BIN)/python benchmarks/gmm_step.py
+
+clean:
+	rm -rf .venv* runs

@@ -1,0 +1,81 @@
+"""Checkpoints: tensors in safetensors, everything else as JSON in its metadata; nothing is ever unpickled.
+
+Files are written under a temporary name and renamed, so that a killed process leaves the old file or the new one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from driftgate.types import DriftgateError
+
+FORMAT = 1
+KEY = "driftgate"
+
+
+def write_checkpoint(path: str | Path, kind: str, tensors: dict[str, Tensor], info: dict[str, Any]) -> None:
+    """Write ``tensors`` and the JSON-able ``info`` as a checkpoint of the given ``kind``."""
+    # A copy of each: safetensors refuses views that share memory, and channels_last tensors are not contiguous.
+    plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    document = json.dumps({"format": FORMAT, "kind": kind, **info})
+    write_atomically(path, lambda temporary: save_file(plain, temporary, metadata={KEY: document}))
+
+
+def read_checkpoint(path: str | Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and info of a checkpoint; refuses files that are something else."""
+    if not Path(path).is_file():
+        raise DriftgateError(f"Expected a checkpoint at {path} but there is no such file.")
+    try:
+        with safe_open(path, framework="pt") as file:
+            document = (file.metadata() or {}).get(KEY)
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise DriftgateError(f"Expected a driftgate checkpoint at {path} but it cannot be read: {error}") from error
+    if document is None:
+        raise DriftgateError(f"Expected a driftgate checkpoint at {path} but it carries no driftgate metadata.")
+    info = json.loads(document)
+    if info.get("format") != FORMAT:
+        raise DriftgateError(
+            f"Expected checkpoint format {FORMAT} but {path} has {info.get('format')}; use the driftgate that wrote it."
+        )
+    if info.get("kind") != kind:
+        raise DriftgateError(f"Expected a checkpoint of kind {kind!r} but {path} holds {info.get('kind')!r}.")
+    return tensors, info
+
+
+def write_atomically(path: str | Path, write: Callable[[str], object]) -> None:
+    """Let ``write`` fill a temporary file beside ``path``, then rename it; on failure nothing is left behind."""
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=target.suffix)
+    os.close(handle)
+    try:
+        write(temporary)
+        os.replace(temporary, target)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write a text file atomically."""
+    write_atomically(path, lambda temporary: Path(temporary).write_text(text, encoding="utf-8"))
+
+
+def with_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Put ``prefix.`` before every name."""
+    return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
+
+
+def under_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors whose name starts with ``prefix.``, without it."""
+    return {name[len(prefix) + 1 :]: tensor for name, tensor in tensors.items() if name.startswith(f"{prefix}.")}

@@ -1,0 +1,140 @@
+"""The contract every method keeps, and the registry that finds methods by name."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from pydantic import BaseModel, ConfigDict, ValidationError
+from torch import Tensor, nn
+
+from driftgate.models.normalization import preserved_buffers
+from driftgate.models.source_model import SourceModel
+from driftgate.rng import seeded
+from driftgate.types import DriftgateError, Prediction
+
+
+class MethodSettings(BaseModel):
+    """Settings of a method; unknown ones are refused, and nothing changes them after creation."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+    seed: int = 0
+
+
+class Method(ABC):
+    """A classifier that may learn from the stream it predicts.
+
+    A subclass fills in ``_predict`` and, if it learns, ``_step`` and the state it carries. The public ``predict`` and
+    ``step`` check the batch first, so that a bad one changes nothing.
+    """
+
+    name: ClassVar[str]
+    Settings: ClassVar[type[MethodSettings]] = MethodSettings
+    presets: ClassVar[dict[str, dict[str, Any]]] = {}
+    summary: ClassVar[str] = ""
+    source_free: ClassVar[bool] = True
+    universal: ClassVar[bool] = True
+    needs: ClassVar[frozenset[str]] = frozenset()
+
+    def __init__(self, model: SourceModel, settings: MethodSettings) -> None:
+        self.model = model
+        self.settings = settings
+        self.steps = 0
+        self.generator = seeded(settings.seed)
+        self.model.eval()
+
+    def predict(self, images: Tensor) -> Prediction:
+        """What ``step`` would answer now; changes nothing: no weight, no statistic, no random state."""
+        self.model.check_images(images)
+        with torch.no_grad(), preserved_buffers(self.model):
+            return self._predict(images)
+
+    def step(self, images: Tensor) -> Prediction:
+        """Predict the batch, then learn from it."""
+        self.model.check_images(images)
+        prediction = self._step(images)
+        self.steps += 1
+        return prediction
+
+    @abstractmethod
+    def _predict(self, images: Tensor) -> Prediction:
+        """The prediction; runs without gradients and with all buffers of the model put back afterwards."""
+
+    def _step(self, images: Tensor) -> Prediction:
+        """Predict and learn; a method that only predicts leaves it as it is."""
+        return self.predict(images)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of knowledge carried across batches, beyond the network itself (optimiser state not counted)."""
+        return sum(tensor.numel() * tensor.element_size() for tensor in self.memory_tensors().values())
+
+    def memory_tensors(self) -> dict[str, Tensor]:
+        """What the method remembers of past batches: mixtures, queues, teachers, thresholds."""
+        return {}
+
+    def load_memory_tensors(self, tensors: dict[str, Tensor]) -> None:
+        """Put back what ``memory_tensors`` gave."""
+
+    def modules(self) -> dict[str, nn.Module]:
+        """Networks of the method's own, beside the model; saved with it."""
+        return {}
+
+    def optimizer(self) -> torch.optim.Optimizer | None:
+        """The optimiser whose state is saved, if there is one."""
+        return None
+
+
+M = TypeVar("M", bound=type[Method])
+
+_REGISTRY: dict[str, type[Method]] = {}
+
+
+def register(method: M) -> M:
+    """Class decorator: make a method known by its ``name``."""
+    _REGISTRY[method.name] = method
+    return method
+
+
+def available() -> dict[str, type[Method]]:
+    """All methods by name."""
+    return dict(sorted(_REGISTRY.items()))
+
+
+def get_method(name: str) -> type[Method]:
+    if name not in _REGISTRY:
+        raise DriftgateError(f"Expected a method out of {', '.join(available())} but got {name!r}.")
+    return _REGISTRY[name]
+
+
+def create(name: str, model: SourceModel, *, preset: str | None = None, **settings: Any) -> Method:
+    """A method by name around ``model``, which it adapts in place; settings as keywords, a preset underneath them."""
+    method = get_method(name)
+    return method(model, resolve_settings(name, preset, settings))
+
+
+def resolve_settings(name: str, preset: str | None, settings: dict[str, Any]) -> MethodSettings:
+    """The settings of a method: its defaults, then the preset's, then those given."""
+    method = get_method(name)
+    if preset is not None and preset not in method.presets:
+        known = ", ".join(method.presets) or "none"
+        raise DriftgateError(f"Expected a preset of {name!r} out of {known} but got {preset!r}.")
+    chosen = {**(method.presets[preset] if preset else {}), **settings}
+    try:
+        return method.Settings(**chosen)
+    except ValidationError as error:
+        raise DriftgateError(f"Settings of {name!r}: {describe(error, method.Settings)}") from error
+
+
+def describe(error: ValidationError, settings: type[BaseModel]) -> str:
+    """One line for a person out of pydantic's report."""
+    parts = []
+    for item in error.errors():
+        field = ".".join(str(part) for part in item["loc"])
+        if item["type"] == "extra_forbidden":
+            parts.append(f"no setting {field!r}, expected one of {', '.join(settings.model_fields)}")
+        else:
+            parts.append(f"{field}: {item['msg']}, got {item['input']!r}")
+    return "; ".join(parts) + "."

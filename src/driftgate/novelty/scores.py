@@ -1,0 +1,122 @@
+"""The seven novelty scores of the supplement. One sign rule for all: larger = more unknown.
+
+Each maps a ``ScoreInputs`` of N samples and C classes to (N,) float64.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from driftgate.memory import MixtureEvaluation
+from driftgate.types import DriftgateError
+
+
+@dataclass(frozen=True)
+class ScoreInputs:
+    """What a score may look at.
+
+    Attributes:
+        features: (N, D) features g(x).
+        reduced: (N, R) reduced features r(g(x)).
+        logits: (N, C) classifier outputs before the softmax.
+        evaluation: the mixture's log-likelihoods and squared Mahalanobis distances, both (N, C).
+        means: (C, R) means of the mixture.
+        weights: (C,) weights of the mixture; a class of weight 0 was never seen.
+    """
+
+    features: Tensor
+    reduced: Tensor
+    logits: Tensor
+    evaluation: MixtureEvaluation
+    means: Tensor
+    weights: Tensor
+
+
+Score = Callable[[ScoreInputs], Tensor]
+
+
+def entropy(log_probabilities: Tensor) -> Tensor:
+    """(N, C) -> (N,): Shannon entropy divided by log C, so in [0, 1] (Eq. 4); float64.
+
+    Works on logarithms, because most entropies of a well-separated mixture lie far below the precision of 1.
+    """
+    logs = log_probabilities.detach().double()
+    num_classes = logs.shape[1]
+    if num_classes == 1:
+        return logs.new_zeros(len(logs))
+    terms = torch.where(logs > -math.inf, -logs.exp() * logs, 0.0)
+    return terms.sum(dim=1).clamp(min=0.0) / math.log(num_classes)
+
+
+def posterior(log_likelihood: Tensor) -> Tensor:
+    """(N, C) -> (N, C): log-probabilities of the classes at equal priors; uniform where no class was ever seen."""
+    logs = log_likelihood.detach().double().log_softmax(dim=1)
+    return torch.where(logs.isnan(), -math.log(logs.shape[1]), logs)
+
+
+def likelihood_entropy(inputs: ScoreInputs) -> Tensor:
+    """Entropy of the likelihoods over the classes, I(p) of Eq. 4: the paper's choice."""
+    return entropy(posterior(inputs.evaluation.log_likelihood))
+
+
+def max_likelihood(inputs: ScoreInputs) -> Tensor:
+    """Minus the largest log-likelihood."""
+    return _finite(-inputs.evaluation.log_likelihood.amax(dim=1))
+
+
+def mahalanobis(inputs: ScoreInputs) -> Tensor:
+    """Smallest Mahalanobis distance to a class."""
+    return _finite(inputs.evaluation.squared_mahalanobis.amin(dim=1).sqrt())
+
+
+def euclidean(inputs: ScoreInputs) -> Tensor:
+    """Smallest Euclidean distance to the mean of a class."""
+    distances = torch.cdist(inputs.reduced.detach().double(), inputs.means.double())
+    return _finite(distances.masked_fill(inputs.weights == 0, math.inf).amin(dim=1))
+
+
+def grad_norm(inputs: ScoreInputs) -> Tensor:
+    """Minus the L1 norm of the gradient of KL(uniform || softmax) with respect to the classifier's weight.
+
+    The gradient is the outer product of (softmax - uniform) and the features, so its norm is a product of norms.
+    """
+    probabilities = inputs.logits.detach().double().softmax(dim=1)
+    away_from_uniform = (probabilities - 1.0 / probabilities.shape[1]).abs().sum(dim=1)
+    return -away_from_uniform * inputs.features.detach().double().abs().sum(dim=1)
+
+
+def max_prediction(inputs: ScoreInputs) -> Tensor:
+    """One minus the largest class probability of the classifier."""
+    return 1.0 - inputs.logits.detach().double().softmax(dim=1).amax(dim=1)
+
+
+def prediction_entropy(inputs: ScoreInputs) -> Tensor:
+    """Entropy of the classifier's probabilities, I(f(x))."""
+    return entropy(inputs.logits.double().log_softmax(dim=1))
+
+
+def _finite(values: Tensor) -> Tensor:
+    """Before any class was seen everything is equally unknown: a large number instead of infinity."""
+    return values.nan_to_num(nan=1e300, posinf=1e300, neginf=-1e300)
+
+
+SCORES: dict[str, Score] = {
+    "likelihood_entropy": likelihood_entropy,
+    "max_likelihood": max_likelihood,
+    "mahalanobis": mahalanobis,
+    "euclidean": euclidean,
+    "grad_norm": grad_norm,
+    "max_prediction": max_prediction,
+    "prediction_entropy": prediction_entropy,
+}
+
+
+def get_score(name: str) -> Score:
+    if name not in SCORES:
+        raise DriftgateError(f"Expected a novelty score out of {', '.join(SCORES)} but got {name!r}.")
+    return SCORES[name]

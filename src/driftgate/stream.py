@@ -1,0 +1,267 @@
+"""The one loop: predict, score, learn. It writes the run record, and can be stopped and resumed."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import platform
+import resource
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from driftgate.checkpoint import read_checkpoint, under_prefix, with_prefix, write_checkpoint, write_text
+from driftgate.data.shifts import ClassSplit, Shift
+from driftgate.data.streams import Stream
+from driftgate.methods.base import Method
+from driftgate.methods.persistence import method_info, method_tensors, restore_method
+from driftgate.metrics import DEFINITIONS, HScore, OnlineAccuracy, best_threshold, novelty_auroc
+from driftgate.types import UNLABELED, DriftgateError, Prediction
+
+RECORD_FORMAT = 1
+PROGRESS = "run-in-progress"
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class StreamLog:
+    """What happened to every sample and batch so far; enough to compute every metric and draw every curve."""
+
+    predictions: list[Tensor] = field(default_factory=list)
+    targets: list[Tensor] = field(default_factory=list)
+    classes: list[Tensor] = field(default_factory=list)
+    novelty: list[Tensor] = field(default_factory=list)
+    pseudo_labels: list[Tensor] = field(default_factory=list)
+    thresholds: list[Tensor] = field(default_factory=list)
+    seconds: list[Tensor] = field(default_factory=list)
+
+    def add(self, prediction: Prediction, targets: Tensor, seconds: float) -> None:
+        self.predictions.append(prediction.labels)
+        self.targets.append(targets)
+        self.classes.append(prediction.scores.argmax(dim=1))
+        self.novelty.append(prediction.novelty)
+        self.pseudo_labels.append(prediction.pseudo_labels)
+        self.thresholds.append(torch.tensor(prediction.thresholds, dtype=torch.float64))
+        self.seconds.append(torch.tensor(seconds, dtype=torch.float64))
+
+    def __len__(self) -> int:
+        return len(self.predictions)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The log as tensors to save, batches end to end."""
+        sizes = torch.tensor([len(batch) for batch in self.predictions])
+        per_sample = {name: torch.cat(getattr(self, name)) for name in _PER_SAMPLE}
+        per_batch = {name: torch.stack(getattr(self, name)) for name in _PER_BATCH}
+        return {"sizes": sizes, **per_sample, **per_batch}
+
+    @classmethod
+    def from_tensors(cls, tensors: dict[str, Tensor]) -> StreamLog:
+        sizes = tensors["sizes"].tolist()
+        per_sample = {name: list(tensors[name].split(sizes)) for name in _PER_SAMPLE}
+        per_batch = {name: list(tensors[name].unbind()) for name in _PER_BATCH}
+        return cls(**per_sample, **per_batch)
+
+
+_PER_SAMPLE = ("predictions", "targets", "classes", "novelty", "pseudo_labels")
+_PER_BATCH = ("thresholds", "seconds")
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """The record of a run, ready for JSON, and the log it was computed from."""
+
+    record: dict[str, Any]
+    log: StreamLog
+
+    @property
+    def score(self) -> float:
+        """The shift's own score: accuracy for PDA, H-score otherwise."""
+        return float(self.record["metrics"][self.record["score"]])
+
+    def save(self, path: str | Path) -> None:
+        """Write the record as JSON."""
+        write_text(path, json.dumps(self.record, indent=2, allow_nan=False) + "\n")
+
+
+def score_name(shift: Shift) -> str:
+    """The metric the paper reports for a category shift."""
+    return "accuracy" if shift is Shift.PDA else "h_score"
+
+
+def run_stream(
+    method: Method,
+    stream: Stream,
+    split: ClassSplit,
+    *,
+    protocol: dict[str, Any] | None = None,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: int = 50,
+    on_batch: Callable[[StreamLog], None] | None = None,
+) -> RunResult:
+    """Run ``method`` over ``stream`` once and score it.
+
+    Args:
+        method: adapted in place, batch by batch.
+        stream: batches of images and labels; the labels only score.
+        split: the class split, which says what is scored and how.
+        protocol: anything to keep in the record about where the stream came from.
+        checkpoint: file that holds method and log. If it is there, the run goes on from it, bit for bit as if it had
+            never stopped; it is removed when the stream has ended.
+        checkpoint_every: batches between two checkpoints.
+        on_batch: called after each batch with the log so far.
+    """
+    if split.num_source != method.model.num_classes:
+        raise DriftgateError(
+            f"Expected a split with {method.model.num_classes} source classes, as the model has, but {split} has "
+            f"{split.num_source}."
+        )
+    log = StreamLog()
+    if checkpoint is not None and Path(checkpoint).exists():
+        log = _resume(method, checkpoint)
+    _reset_peak_memory()
+    for batch in stream.batches(start=len(log)):
+        started = time.perf_counter()
+        prediction = method.step(batch.images)
+        log.add(prediction, batch.labels, time.perf_counter() - started)
+        if on_batch is not None:
+            on_batch(log)
+        if checkpoint is not None and len(log) % checkpoint_every == 0:
+            _save_progress(method, log, checkpoint)
+    if len(log) == 0:
+        raise DriftgateError("Expected a stream with at least one batch but it is empty.")
+    record = _record(method, log, split, protocol or {})
+    if checkpoint is not None:
+        Path(checkpoint).unlink(missing_ok=True)
+    return RunResult(record, log)
+
+
+def evaluate(log: StreamLog, split: ClassSplit, first: int = 0, last: int | None = None) -> dict[str, float]:
+    """All metrics over the batches ``first`` to ``last`` of a log; NaN where a metric has nothing to measure."""
+    predictions, targets, classes, novelty = (
+        torch.cat(getattr(log, name)[first:last]) for name in ("predictions", "targets", "classes", "novelty")
+    )
+    accuracy, h_score = OnlineAccuracy(), HScore(split.shared_classes)
+    accuracy.update(predictions, targets)
+    h_score.update(predictions, targets)
+    metrics = {"accuracy": float(accuracy.compute())}
+    if split.shift is not Shift.PDA:
+        metrics |= {name: float(value) for name, value in h_score.compute().items()}
+        metrics["auroc"] = novelty_auroc(novelty, targets)
+    metrics["best_threshold_score"] = best_threshold(novelty, classes, targets, split.shared_classes)[0]
+    return metrics
+
+
+def running_scores(log: StreamLog, split: ClassSplit) -> list[float]:
+    """The shift's score after each batch, over all samples up to it."""
+    metric = OnlineAccuracy() if split.shift is Shift.PDA else HScore(split.shared_classes)
+    scores = []
+    for predictions, targets in zip(log.predictions, log.targets, strict=True):
+        metric.update(predictions, targets)
+        value = metric.compute()
+        scores.append(float(value["h_score"] if isinstance(value, dict) else value))
+    return scores
+
+
+def used_share(log: StreamLog) -> list[float]:
+    """Share of each batch that got a pseudo-label, known or unknown: the samples used for adaptation."""
+    return [float((labels != UNLABELED).double().mean()) for labels in log.pseudo_labels]
+
+
+def _record(method: Method, log: StreamLog, split: ClassSplit, protocol: dict[str, Any]) -> dict[str, Any]:
+    score, half = score_name(split.shift), len(log) // 2
+    metrics = evaluate(log, split)
+    seconds = torch.stack(log.seconds)
+    thresholds = torch.stack(log.thresholds).tolist()
+    record = {
+        "format": RECORD_FORMAT,
+        "method": method.name,
+        "settings": method.settings.model_dump(mode="json"),
+        "model": method.model.spec.model_dump(mode="json"),
+        "protocol": {
+            **protocol,
+            "shift": split.shift.value,
+            "split": str(split),
+            "class_order": split.order,
+            "batches": len(log),
+            "samples": int(sum(len(batch) for batch in log.targets)),
+        },
+        "score": score,
+        "metrics": metrics,
+        "halves": [evaluate(log, split, 0, half or None)[score], evaluate(log, split, half, None)[score]],
+        "definitions": {name: DEFINITIONS[name] for name in metrics},
+        "series": {
+            "running_score": running_scores(log, split),
+            "used_share": used_share(log),
+            "tau_known": [row[0] for row in thresholds],
+            "tau_unknown": [row[1] for row in thresholds],
+            "tau": [row[2] for row in thresholds],
+        },
+        "seconds": {"total": float(seconds.sum()), "median_per_batch": float(seconds.median())},
+        "state_bytes": method.num_bytes,
+        "peak_memory_bytes": _peak_memory(),
+        "versions": versions(),
+    }
+    return _without_nan(record)
+
+
+def versions() -> dict[str, str]:
+    """Versions of what decides the numbers."""
+    packages = ("driftgate", "torch", "torchmetrics", "kornia", "scikit-learn", "numpy")
+    found = {name: metadata.version(name) for name in packages}
+    return {"python": platform.python_version(), "platform": platform.platform(), **found}
+
+
+def _without_nan(value: Any) -> Any:
+    """JSON knows neither NaN nor infinity: None instead."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _without_nan(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(item) for item in value]
+    return value
+
+
+def _save_progress(method: Method, log: StreamLog, path: str | Path) -> None:
+    tensors = {**with_prefix("method", method_tensors(method)), **with_prefix("log", log.tensors())}
+    write_checkpoint(path, PROGRESS, tensors, method_info(method))
+
+
+def _resume(method: Method, path: str | Path) -> StreamLog:
+    tensors, info = read_checkpoint(path, PROGRESS)
+    for name, mine in method_info(method).items():
+        if info[name] != mine:
+            raise DriftgateError(
+                f"Expected to resume a run with {name} {mine} but {path} holds one with {info[name]}; "
+                "remove the file to start anew."
+            )
+    restore_method(method, under_prefix("method", tensors))
+    return StreamLog.from_tensors(under_prefix("log", tensors))
+
+
+def _reset_peak_memory() -> None:
+    """Start a new measurement of the peak where the system can (Linux)."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        logger.debug("peak memory cannot be reset here; the record holds the peak of the whole process")
+
+
+def _peak_memory() -> int:
+    """Largest resident memory of the process since the reset, in bytes."""
+    try:
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    scale = 1 if platform.system() == "Darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale

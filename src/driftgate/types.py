@@ -1,0 +1,56 @@
+"""The few names every part of driftgate shares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torch import Tensor
+
+UNKNOWN = -1
+"""Label of a sample that belongs to none of the source classes."""
+
+UNLABELED = -2
+"""Pseudo-label of a sample that is too uncertain to learn from (the paper's ``None``)."""
+
+
+class DriftgateError(ValueError):
+    """A mistake the user can mend: the message says what was expected, what came, and what to do."""
+
+
+class DivergedError(DriftgateError):
+    """The adapted network left the range of floating point numbers; the state is that of the last good step."""
+
+
+class Thresholds(NamedTuple):
+    """Where the novelty of a sample puts it: the paper's tau_k and tau_u for learning, and tau for prediction.
+
+    Samples up to ``known`` learn their class, samples from ``unknown`` on learn to be unknown, those between are left
+    out. A sample above ``prediction`` is predicted as unknown.
+    """
+
+    known: float
+    unknown: float
+    prediction: float
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a method says about one batch of N images and C source classes.
+
+    Attributes:
+        labels: (N,) int64, source class or ``UNKNOWN``.
+        scores: (N, C) class probabilities of the classifier, each row sums to 1.
+        novelty: (N,) float64, larger = more unknown.
+        pseudo_labels: (N,) int64, what the step learns from: source class, ``UNKNOWN`` or ``UNLABELED``.
+        thresholds: the thresholds on ``novelty`` that made ``labels`` and ``pseudo_labels``.
+    """
+
+    labels: Tensor
+    scores: Tensor
+    novelty: Tensor
+    pseudo_labels: Tensor
+    thresholds: Thresholds
+
+    def __len__(self) -> int:
+        return len(self.labels)
