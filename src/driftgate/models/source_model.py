@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
-from driftgate.checkpoint import read_checkpoint, write_checkpoint
-from driftgate.models.backbones import build_backbone
+from driftgate.checkpoint import read_checkpoint, under_prefix, with_prefix, write_checkpoint
+from driftgate.models.backbones import UNTRAINED, build_backbone
+from driftgate.models.statistics import SourceStatistics
 from driftgate.rng import private_rng, seeded
 from driftgate.types import DriftgateError
 
 KIND = "source-model"
 CUSTOM_BACKBONE = "custom"
+STATISTICS = "statistics"
+
+Precision = Literal["float32", "bfloat16"]
 
 
 class ModelSpec(BaseModel):
@@ -31,6 +36,7 @@ class ModelSpec(BaseModel):
         backbone_dim: size of the backbone's output.
         feature_dim: size D of the features between g and h.
         flip: whether a mirrored image still shows the same class; augmentation follows it.
+        pretrained: whether the backbone was trained before source training, which then changes it slowly.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -43,6 +49,7 @@ class ModelSpec(BaseModel):
     backbone_dim: int = Field(ge=1)
     feature_dim: int = Field(default=256, ge=1)
     flip: bool = True
+    pretrained: bool = True
 
     @model_validator(mode="after")
     def _check(self) -> ModelSpec:
@@ -55,6 +62,22 @@ class ModelSpec(BaseModel):
     @property
     def num_classes(self) -> int:
         return len(self.class_names)
+
+    @classmethod
+    def parse(cls, spec: ModelSpec | dict[str, Any]) -> ModelSpec:
+        """The spec out of a checkpoint's metadata; refuses what is none."""
+        if isinstance(spec, ModelSpec):
+            return spec
+        try:
+            return cls(**spec)
+        except (ValidationError, TypeError) as error:
+            reason = str(error).replace("\n", " ")
+            raise DriftgateError(f"Expected the spec of a model but got {spec}: {reason}") from error
+
+    def differences(self, other: ModelSpec) -> str:
+        """What differs between this (expected) and the ``other`` (found) spec, for a person; empty if nothing does."""
+        pairs = [(name, getattr(self, name), getattr(other, name)) for name in type(self).model_fields]
+        return "; ".join(f"{name} {mine} but got {found}" for name, mine, found in pairs if mine != found)
 
 
 class ModelOutput(NamedTuple):
@@ -79,7 +102,8 @@ def weight_normed_classifier(feature_dim: int, num_classes: int) -> nn.Linear:
     layer = nn.Linear(feature_dim, num_classes)
     nn.init.xavier_normal_(layer.weight)
     nn.init.zeros_(layer.bias)
-    return weight_norm(layer)
+    weight_norm(layer)
+    return layer
 
 
 class SourceModel(nn.Module):
@@ -101,13 +125,14 @@ class SourceModel(nn.Module):
         backbone: nn.Module,
         classifier: nn.Module | None = None,
         *,
-        class_names: list[str] | tuple[str, ...],
+        class_names: Sequence[str],
         input_size: tuple[int, int],
         bottleneck: nn.Module | None = None,
         mean: tuple[float, float, float] = (0.0, 0.0, 0.0),
         std: tuple[float, float, float] = (1.0, 1.0, 1.0),
         feature_dim: int = 256,
         flip: bool = True,
+        pretrained: bool = True,
         backbone_name: str = CUSTOM_BACKBONE,
     ) -> None:
         super().__init__()
@@ -120,7 +145,7 @@ class SourceModel(nn.Module):
         outputs = _output_size(classifier, (feature_dim,), "classifier")
         if outputs != len(class_names):
             raise DriftgateError(
-                f"Expected a classifier with one output for each of {len(class_names)} class names but it has {outputs}."
+                f"Expected a classifier with {len(class_names)} outputs, one a class name, but it has {outputs}."
             )
         self.spec = ModelSpec(
             backbone=backbone_name,
@@ -131,72 +156,130 @@ class SourceModel(nn.Module):
             backbone_dim=backbone_dim,
             feature_dim=feature_dim,
             flip=flip,
+            pretrained=pretrained,
         )
+        self.statistics: SourceStatistics | None = None
+        self.precision: Precision = "float32"
         self.backbone = backbone
         self.bottleneck = bottleneck
         self.classifier = classifier
         self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1), persistent=False)
-        self.to(memory_format=torch.channels_last)  # twice as fast on the CPU
+        # Twice as fast on the CPU. torch's stubs know ``to`` only without a memory format.
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.eval()
 
     @classmethod
-    def build(cls, backbone: str, class_names: list[str] | tuple[str, ...], *, seed: int = 0) -> SourceModel:
-        """An untrained model around a backbone known by name, with fresh bottleneck and classifier."""
+    def build(
+        cls,
+        backbone: str,
+        class_names: Sequence[str],
+        *,
+        seed: int = 0,
+        input_size: tuple[int, int] | None = None,
+        weights: str | Path | None = None,
+        feature_dim: int = 256,
+    ) -> SourceModel:
+        """A model around a backbone known by name, with fresh bottleneck and classifier to be trained.
+
+        ``input_size`` and ``weights`` are those of ``build_backbone``: None for the backbone's own.
+        """
         with private_rng(seeded(seed)):
-            built = build_backbone(backbone)
+            built = build_backbone(backbone, input_size=input_size, weights=weights)
             return cls(
                 built.module,
                 class_names=class_names,
                 input_size=built.input_size,
                 mean=built.mean,
                 std=built.std,
+                feature_dim=feature_dim,
                 flip=built.flip,
+                pretrained=built.pretrained,
                 backbone_name=backbone,
             )
 
     @classmethod
     def from_spec(cls, spec: ModelSpec | dict[str, Any]) -> SourceModel:
-        """An untrained model of the given spec; only for backbones known by name."""
-        spec = spec if isinstance(spec, ModelSpec) else ModelSpec(**spec)
+        """A model of the given spec with random weights, to be filled; only for backbones known by name."""
+        spec = ModelSpec.parse(spec)
         if spec.backbone == CUSTOM_BACKBONE:
             raise DriftgateError(
-                "Expected a model for a checkpoint with a backbone of your own; build the network and pass it as `model`."
+                "Expected a model for a checkpoint with your own backbone; build the network and pass it as `model`."
             )
-        return cls(
-            build_backbone(spec.backbone).module,
-            class_names=spec.class_names,
-            input_size=spec.input_size,
-            mean=spec.mean,
-            std=spec.std,
-            feature_dim=spec.feature_dim,
-            flip=spec.flip,
-            backbone_name=spec.backbone,
-        )
+        with private_rng(seeded(0)):
+            return cls(
+                build_backbone(spec.backbone, input_size=spec.input_size, weights=UNTRAINED).module,
+                class_names=spec.class_names,
+                input_size=spec.input_size,
+                mean=spec.mean,
+                std=spec.std,
+                feature_dim=spec.feature_dim,
+                flip=spec.flip,
+                pretrained=spec.pretrained,
+                backbone_name=spec.backbone,
+            )
 
     def save(self, path: str | Path) -> None:
-        """Write weights and spec to ``path`` (safetensors)."""
+        """Write weights, source statistics and spec to ``path`` (safetensors)."""
         write_checkpoint(path, KIND, self.state_dict(), {"model": self.spec.model_dump(mode="json")})
 
     @classmethod
     def load(cls, path: str | Path, *, model: SourceModel | None = None) -> SourceModel:
-        """A model as it was saved. ``model`` is needed only around a backbone of the user's own: a fresh one to fill."""
+        """A model as it was saved. ``model``, a fresh one to fill, is needed only around the user's own backbone."""
         tensors, info = read_checkpoint(path, KIND)
-        model = model or cls.from_spec(info["model"])
-        found = model.spec.model_dump(mode="json")
-        if found != info["model"]:
-            raise DriftgateError(f"Expected a model of spec {info['model']} but got {found}.")
-        model.load_state_dict(tensors)
+        spec = ModelSpec.parse(info["model"])
+        model = model or cls.from_spec(spec)
+        if model.spec != spec:
+            raise DriftgateError(f"Expected a model for {path} with {spec.differences(model.spec)}.")
+        try:
+            model.load_state_dict(tensors)
+        except RuntimeError as error:
+            reason = " ".join(str(error).split())
+            raise DriftgateError(f"Expected the weights of {spec.backbone!r} in {path}: {reason}") from error
         return model
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        # The statistics travel with the weights, so that every checkpoint of a method holds them too, but they are no
+        # buffers: the network does not read them, and they are not part of its size.
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if self.statistics is not None:
+            destination.update(with_prefix(f"{prefix}{STATISTICS}", self.statistics.tensors()))
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
+        tensors = under_prefix(f"{prefix}{STATISTICS}", state_dict)
+        self.statistics = SourceStatistics.from_tensors(tensors)
+        for name in tensors:
+            del state_dict[f"{prefix}{STATISTICS}.{name}"]
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
 
     @property
     def num_classes(self) -> int:
         return self.spec.num_classes
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of a copy of the network: parameters and buffers."""
+        tensors = super().state_dict().items()
+        return sum(value.numel() * value.element_size() for name, value in tensors if not name.startswith(STATISTICS))
+
+    def set_precision(self, precision: Precision) -> None:
+        """Let the backbone compute in ``float32`` or ``bfloat16``; a choice of the run, not of the model."""
+        if precision not in ("float32", "bfloat16"):
+            raise DriftgateError(f"Expected precision float32 or bfloat16 but got {precision!r}.")
+        if precision == "bfloat16" and not has_bfloat16(self.mean.device.type):
+            raise DriftgateError(
+                "Expected a machine that computes in bfloat16 but this one only emulates it, slower than float32; "
+                "use precision float32."
+            )
+        self.precision = precision
+
     def features(self, images: Tensor) -> Tensor:
         """g(x): images (N, 3, H, W) in [0, 1] to features (N, D)."""
         normalised = ((images - self.mean) / self.std).contiguous(memory_format=torch.channels_last)
-        features: Tensor = self.bottleneck(self.backbone(normalised))
+        with torch.autocast(images.device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
+            pooled: Tensor = self.backbone(normalised)
+        # Bottleneck and classifier cost nothing, and all that is remembered is made of their outputs: float32.
+        features: Tensor = self.bottleneck(pooled.float())
         return features
 
     def forward(self, images: Tensor) -> ModelOutput:
@@ -206,6 +289,24 @@ class SourceModel(nn.Module):
     def head_parameters(self) -> list[nn.Parameter]:
         """Bottleneck and classifier: what learns at the full rate."""
         return [*self.bottleneck.parameters(), *self.classifier.parameters()]
+
+    def check_class_names(self, class_names: Sequence[str]) -> None:
+        """Refuse data whose source classes are not those the classifier was trained on, in its order."""
+        found = tuple(class_names)
+        mine = self.spec.class_names
+        if found == mine:
+            return
+        where = next(
+            (index for index, pair in enumerate(zip(mine, found, strict=False)) if pair[0] != pair[1]),
+            min(len(mine), len(found)),
+        )
+        first = (f"{names[where]!r}" if where < len(names) else "nothing" for names in (mine, found))
+        raise DriftgateError(
+            f"Expected the {len(mine)} source classes of the model but the data has {len(found)}; the first difference "
+            "is class {0}: model {1}, data {2}; use the data set, shift and split of source training.".format(
+                where, *first
+            )
+        )
 
     def check_images(self, images: Tensor) -> None:
         """Refuse a batch that the network would misread, before anything is changed by it."""
@@ -234,6 +335,13 @@ class SourceModel(nn.Module):
             )
 
 
+def has_bfloat16(device: str = "cpu") -> bool:
+    """Whether the device multiplies matrices in bfloat16 by itself."""
+    if device == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
 def _output_size(module: nn.Module, shape: tuple[int, ...], role: str) -> int:
     """Size of what ``module`` makes of one input of ``shape``; its mode and buffers stay as they are."""
     was_training = module.training
@@ -242,7 +350,9 @@ def _output_size(module: nn.Module, shape: tuple[int, ...], role: str) -> int:
         with torch.no_grad():
             output = module(torch.zeros(2, *shape))
     except (RuntimeError, ValueError, TypeError) as error:
-        raise DriftgateError(f"Expected a {role} that takes inputs of shape (N, {shape}) but it failed: {error}") from error
+        raise DriftgateError(
+            f"Expected a {role} that takes inputs of shape (N, {shape}) but it failed: {error}"
+        ) from error
     finally:
         module.train(was_training)
     if not isinstance(output, Tensor) or output.ndim != 2:

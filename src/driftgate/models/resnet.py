@@ -1,0 +1,69 @@
+"""ResNet-50, the paper's backbone, with the parameter names torchvision and timm share.
+
+It is written here because torchvision and timm are heavy and not in every environment; released checkpoints and weight
+files of either library load into it as they are.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+EXPANSION = 4
+"""A block's output has this many times the channels of its inner convolutions."""
+
+
+class ResidualBlock(nn.Module):
+    """1x1, 3x3 and 1x1 convolution around a shortcut; the 3x3 one carries the stride ("version 1.5")."""
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        outputs = width * EXPANSION
+        self.conv1 = nn.Conv2d(inputs, width, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, stride, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.conv3 = nn.Conv2d(width, outputs, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(outputs)
+        self.relu = nn.ReLU(inplace=True)
+        self.downsample: nn.Module | None = None
+        if stride != 1 or inputs != outputs:
+            self.downsample = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+
+    def forward(self, images: Tensor) -> Tensor:
+        hidden = self.relu(self.bn1(self.conv1(images)))
+        hidden = self.relu(self.bn2(self.conv2(hidden)))
+        hidden = self.bn3(self.conv3(hidden))
+        shortcut = images if self.downsample is None else self.downsample(images)
+        output: Tensor = self.relu(hidden + shortcut)
+        return output
+
+
+class ResNet50(nn.Module):
+    """Images (N, 3, H, W) to pooled features (N, 2048); no classifier on top."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False)
+        self.bn1 = nn.BatchNorm2d(64)
+        self.relu = nn.ReLU(inplace=True)
+        self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
+        self.layer1 = _stage(64, 64, blocks=3, stride=1)
+        self.layer2 = _stage(256, 128, blocks=4, stride=2)
+        self.layer3 = _stage(512, 256, blocks=6, stride=2)
+        self.layer4 = _stage(1024, 512, blocks=3, stride=2)
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, images: Tensor) -> Tensor:
+        hidden = self.maxpool(self.relu(self.bn1(self.conv1(images))))
+        hidden = self.layer4(self.layer3(self.layer2(self.layer1(hidden))))
+        pooled: Tensor = self.avgpool(hidden)
+        return pooled.flatten(1)
+
+
+def _stage(inputs: int, width: int, *, blocks: int, stride: int) -> nn.Sequential:
+    """``blocks`` residual blocks, the first of which changes the size."""
+    first = ResidualBlock(inputs, width, stride)
+    return nn.Sequential(first, *(ResidualBlock(width * EXPANSION, width, 1) for _ in range(blocks - 1)))
