@@ -112,7 +112,7 @@ def test_wrong_number_of_class_names_is_refused(checkpoint):
 
 def test_another_layout_is_refused(tmp_path):
     torch.save({"state_dict": {}}, tmp_path / "x.pt")
-    with pytest.raises(DriftgateError, match="lacks backbone_state_dict, .* it has state_dict"):
+    with pytest.raises(DriftgateError, match=r"lacks backbone_state_dict, .* it has state_dict"):
         import_checkpoint(tmp_path / "x.pt")
 
 
