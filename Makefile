@@ -5,8 +5,14 @@ BIN := $(VENV)/bin
 LOCK := constraints.txt
 # The environment is rebuilt when the lock file or the list of dependencies changes.
 STAMP := $(VENV)/.installed-$(shell cat $(LOCK) pyproject.toml | sha256sum | cut -c1-16)
+# The second environment: timm needs torchvision, which has no build for the light torch of the first one. It is large
+# (5.5 GB), so it is rebuilt only when its own lock file changes.
+VENV_TIMM ?= .venv-timm
+BIN_TIMM := $(VENV_TIMM)/bin
+LOCK_TIMM := constraints-timm.txt
+STAMP_TIMM := $(VENV_TIMM)/.installed-$(shell sha256sum $(LOCK_TIMM) | cut -c1-16)
 
-.PHONY: demo test lint types bench clean setup
+.PHONY: demo test test-timm lint types bench clean setup
 
 setup: $(STAMP)
 	@$(BIN)/python -c "import driftgate, pathlib, sys; sys.exit(pathlib.Path(driftgate.__file__).parents[2] != pathlib.Path.cwd())" 2>/dev/null \
@@ -22,6 +28,15 @@ demo: setup
 
 test: setup
 	$(BIN)/python -m pytest
+
+$(STAMP_TIMM): $(LOCK_TIMM)
+	$(PYTHON) -m venv --clear $(VENV_TIMM)
+	$(BIN_TIMM)/python -m pip install -q -r $(LOCK_TIMM)
+	touch $@
+
+test-timm: $(STAMP_TIMM)
+	$(BIN_TIMM)/python -m pip install -q --no-deps --no-build-isolation -e .
+	$(BIN_TIMM)/python -m pytest -m timm
 
 lint: setup
 	$(BIN)/ruff check .

@@ -38,7 +38,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "domainnet": {"epochs": 50, "lr": 1e-2},
     "office-home": {"epochs": 50, "lr": 1e-2},
     "pacs": {"epochs": 10, "lr": 1e-2},
-    "digits": {"epochs": 3, "lr": 1e-2},
+    "digits": {"epochs": 2, "lr": 1e-2},
 }
 """Epochs and learning rate of a data set. The first two are the paper's; Office-Home's are GLC's, for the paper names
 none; PACS and the digits are not in the paper."""

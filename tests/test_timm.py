@@ -1,0 +1,142 @@
+"""The paper's networks from timm and torchvision; `make test-timm` runs these."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from driftgate.methods.base import create
+from driftgate.methods.gmm import GMM
+from driftgate.models import SourceModel, build_backbone
+from driftgate.models.resnet import ResNet50
+from driftgate.types import UNKNOWN, UNLABELED, DriftgateError
+
+pytestmark = pytest.mark.timm
+
+CLASSES = [f"class {index}" for index in range(9)]
+NETWORKS = {"timm/resnet50": 23_508_032, "timm/vit_base_patch16_224": 85_798_656}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_papers_networks_have_their_size(name):
+    model = SourceModel.build(name, CLASSES, weights="none")
+    dim = model.spec.backbone_dim
+    assert dim == {"timm/resnet50": 2048, "timm/vit_base_patch16_224": 768}[name]
+    assert model.spec.input_size == (224, 224)
+    assert sum(value.numel() for value in model.backbone.parameters()) == NETWORKS[name]
+    head = (dim + 1) * 256 + 2 * 256 + 258 * len(CLASSES)
+    assert sum(value.numel() for value in model.parameters()) == NETWORKS[name] + head
+
+
+def test_the_model_copy_of_the_supplement():
+    model = SourceModel.build("timm/resnet50", CLASSES, weights="none")
+    assert sum(value.numel() for value in model.parameters()) == 24_033_088 + 258 * 9
+    assert round(model.num_bytes / 1024, 2) == 94_098.24
+
+
+@pytest.mark.parametrize("preset", [None, *GMM.presets])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_two_steps_with_every_preset(name, preset):
+    model = SourceModel.build(name, CLASSES, weights="none")
+    before = [value.clone() for value in model.parameters()]
+    # Thresholds are known after one batch, so that the second step learns from both kinds of pseudo-labels.
+    method = create("gmm", model, preset=preset, init_batches=1)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(2):
+        out = method.step(torch.rand(4, 3, 224, 224, generator=generator))
+        assert out.scores.shape == (4, 9)
+        torch.testing.assert_close(out.scores.sum(dim=1), torch.ones(4))
+        assert torch.isfinite(out.novelty).all()
+        assert all(-1 <= label < 9 for label in out.labels.tolist())
+        assert set(out.pseudo_labels.tolist()) <= {UNKNOWN, UNLABELED, *range(9)}
+    assert method.steps == 2
+    assert all(torch.isfinite(value).all() for value in model.parameters())
+    assert any(not torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
+    # Equation of section 3.7, in float32: C (R + R (R + 1) / 2 + 1) values.
+    assert method.mixture.num_bytes == 4 * 9 * (64 + 64 * 65 // 2 + 1)
+
+
+def test_our_resnet50_equals_timms_and_torchvisions(tmp_path):
+    from torchvision.models import resnet50
+
+    torch.manual_seed(0)
+    theirs = resnet50(weights=None).eval()
+    with torch.no_grad():
+        for name, buffer in theirs.named_buffers():
+            if "running" in name:
+                buffer.uniform_(0.5, 1.5)
+    torch.save(theirs.state_dict(), tmp_path / "resnet50.pth")
+    theirs.fc = torch.nn.Identity()
+    images = torch.randn(2, 3, 224, 224)
+    with torch.no_grad():
+        expected = theirs(images)
+        for name in ("resnet50", "timm/resnet50"):
+            built = build_backbone(name, weights=tmp_path / "resnet50.pth")
+            assert built.pretrained
+            found = built.module.eval()(images)
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max()))
+    assert list(ResNet50().state_dict()) == list(theirs.state_dict())
+
+
+def test_a_transformers_weights_in_torchvisions_naming(tmp_path):
+    from torchvision.models import vit_b_16
+
+    torch.manual_seed(0)
+    theirs = vit_b_16(weights=None).eval()
+    torch.save(theirs.state_dict(), tmp_path / "vit.pth")
+    theirs.heads = torch.nn.Identity()
+    built = build_backbone("timm/vit_base_patch16_224", weights=tmp_path / "vit.pth")
+    assert built.mean == (0.485, 0.456, 0.406)
+    images = torch.randn(2, 3, 224, 224)
+    with torch.no_grad():
+        torch.testing.assert_close(built.module.eval()(images), theirs(images), rtol=1e-3, atol=1e-4)
+
+
+def test_a_transformer_at_another_size_saves_and_loads_without_a_hub(tmp_path, monkeypatch):
+    import timm
+
+    model = SourceModel.build("timm/vit_tiny_patch16_224", CLASSES, input_size=(96, 96), weights="none")
+    model.save(tmp_path / "vit.safetensors")
+    real, asked = timm.create_model, []
+
+    def create_model(name, pretrained=False, **options):
+        asked.append(pretrained)
+        return real(name, pretrained=pretrained, **options)
+
+    monkeypatch.setattr(timm, "create_model", create_model)
+    loaded = SourceModel.load(tmp_path / "vit.safetensors")
+    assert asked == [False]
+    images = torch.rand(2, 3, 96, 96)
+    with torch.no_grad():
+        assert torch.equal(loaded(images).logits, model(images).logits)
+
+
+def test_normalisation_and_size_come_from_timm():
+    built = build_backbone("timm/vit_base_patch16_224.augreg_in21k_ft_in1k", weights="none")
+    assert (built.mean, built.std) == ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+    small = build_backbone("timm/resnet18", input_size=(64, 64), weights="none")
+    assert (small.mean, small.input_size) == ((0.485, 0.456, 0.406), (64, 64))
+
+
+def test_weights_of_another_architecture_are_refused(tmp_path):
+    torch.save(build_backbone("timm/resnet18", weights="none").module.state_dict(), tmp_path / "resnet18.pth")
+    with pytest.raises(DriftgateError, match=r"Expected weights of 'timm/resnet50'.*missing, first"):
+        build_backbone("timm/resnet50", weights=tmp_path / "resnet18.pth")
+
+
+def test_an_unknown_model_gets_suggestions():
+    with pytest.raises(DriftgateError, match=r"did you mean .*timm/resnet50"):
+        build_backbone("timm/resnet_50", weights="none")
+
+
+def test_a_hub_out_of_reach_is_told(monkeypatch):
+    import timm
+
+    def create_model(name, pretrained=False, **options):
+        raise OSError("no network\nmore lines")
+
+    monkeypatch.setattr(timm, "create_model", create_model)
+    with pytest.raises(
+        DriftgateError, match="fetch weights for 'timm/resnet50' but that failed: no network; pass a file"
+    ):
+        build_backbone("timm/resnet50")
