@@ -66,7 +66,7 @@ class DataReport(BaseModel):
             "",
             *_table(self._class_rows()),
             "",
-            *_table(self._split_rows()),
+            *(_table(self._split_rows()) if self.splits else ["no split built in: give one like --split 10/5/50"]),
             *(f"{split.shift}: {split.problem}" for split in self.splits if split.problem),
             *(f"unreadable: {path}" for domain in self.domains for path in domain.unreadable),
             *(f"missing: {text}" for text in self.missing),
@@ -116,7 +116,7 @@ def check_dataset(
         progress: called with domain, files done and files in all.
     """
     data = open_dataset(name, root)
-    domains = {domain: data.domain(domain) for domain in data.domains}
+    domains, absent = _open_domains(data)
     counts = {domain: _per_class(samples, len(data.class_names)) for domain, samples in domains.items()}
     reports = [
         DomainReport(
@@ -135,9 +135,20 @@ def check_dataset(
         expected_classes=data.expected_classes,
         domains=reports,
         splits=_splits(data, counts, order, custom),
-        missing=_missing(data, counts),
+        missing=absent + _missing(data, counts),
         verified=verify,
     )
+
+
+def _open_domains(data: DataSet) -> tuple[dict[str, Domain], list[str]]:
+    """The domains that can be opened, and why the others cannot."""
+    domains, problems = {}, []
+    for name in data.domains:
+        try:
+            domains[name] = data.domain(name)
+        except DriftgateError as error:
+            problems.append(f"domain {name}: {error}")
+    return domains, problems
 
 
 def unreadable_files(
@@ -152,11 +163,11 @@ def unreadable_files(
         return []
 
     def problem(index: int) -> str | None:
-        path = domain.describe(index)
+        path = domain.path(index)
         try:
             decode(path) if verify else check_header(path)
         except BrokenImage as error:
-            return f"{path} ({error.reason})"
+            return f"{error.path} ({error.reason})"
         return None
 
     found = []

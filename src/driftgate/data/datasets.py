@@ -165,7 +165,7 @@ class FileData(DataSet):
         if name not in self._read:
             place = self.places[name]
             if name in self._lists:
-                self._read[name] = list_domain(name, self._lists[name], place.bases)
+                self._read[name] = list_domain(name, self._lists[name], place.bases, self.class_names)
                 del self._lists[name]  # the domain has all of it
             else:
                 self._read[name] = read_tree(name, place.folder or self.root, self.class_names)
@@ -200,32 +200,15 @@ def _shift(shift: Shift | str) -> Shift:
 def _class_names(trees: Sequence[Sequence[str]], lists: Sequence[ListFile]) -> tuple[str, ...]:
     """Class names in ASCII order: folders of any domain, and the folders that the lists' paths lie in.
 
-    The labels of a list are class indices, so its folders must be at these places of the ASCII order. A list whose
-    paths show no classes (all images in one folder) goes by its numbers alone.
+    If nothing shows names (all images of a list in one folder), the classes are called by their labels.
     """
-    telling = [listed for listed in lists if len(set(listed.folder_names.values())) == len(listed.folder_names) > 1]
-    from_lists = {name for listed in telling for name in listed.folder_names.values()}
-    count = max((max(listed.folder_names) + 1 for listed in lists), default=0)
-    names = sorted({name for tree in trees for name in tree} | from_lists)
-    if telling and not trees and len(names) < count:
-        names = _spread(telling, count)
-    elif not names:
-        names = [f"class_{index:03d}" for index in range(count)]
-    for listed in telling:
-        for label, name in sorted(listed.folder_names.items()):
-            if label >= len(names) or names[label] != name:
-                there = repr(names[label]) if label < len(names) else "none"
-                raise DriftgateError(
-                    f"Expected label {label} in {listed.file} for {there}, class {label} in ASCII order, but it stands "
-                    f"for {name!r}; number the classes in ASCII order over all domains."
-                )
-    return tuple(names)
-
-
-def _spread(lists: Sequence[ListFile], count: int) -> list[str]:
-    """Names at the labels that have any; labels no list uses get names that sort nowhere but tell what they are."""
-    named = {label: name for listed in reversed(lists) for label, name in listed.folder_names.items()}
-    return [named.get(label, f"class_{label:03d}") for label in range(count)]
+    names = {name for tree in trees for name in tree} | {
+        name for listed in lists for name in listed.folder_names.values()
+    }
+    if not names:
+        count = max(int(listed.labels.max()) for listed in lists) + 1
+        return tuple(f"class_{index:03d}" for index in range(count))
+    return tuple(sorted(names))
 
 
 def _few(names: Sequence[str]) -> str:

@@ -14,11 +14,14 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from driftgate.data.loading import IMAGE_SUFFIXES, Transform, decode, to_rgb
+from driftgate.data.loading import IMAGE_SUFFIXES, Transform, decode, printable, to_rgb
 from driftgate.types import DriftgateError
 
 MAX_DEPTH = 8
 """Folders inside a class folder are read too, as usual; this deep at most, so that a looping link ends."""
+
+FIRST_LINES = 20
+"""So many lines of a list file are tried before its images count as missing."""
 
 
 class Domain(Protocol):
@@ -75,11 +78,15 @@ class FileDomain:
     def __len__(self) -> int:
         return len(self._paths)
 
-    def describe(self, index: int) -> str:
+    def path(self, index: int) -> str:
+        """The file of a sample."""
         return os.path.join(self.base, os.fsdecode(self._paths[index]))
 
+    def describe(self, index: int) -> str:
+        return printable(self.path(index))
+
     def load(self, index: int, transform: Transform) -> Tensor:
-        return transform(decode(self.describe(index)))
+        return transform(decode(self.path(index)))
 
 
 class MemoryDomain:
@@ -151,7 +158,10 @@ def read_tree(name: str, folder: Path, class_names: Sequence[str]) -> FileDomain
 
 @dataclass(frozen=True)
 class ListFile:
-    """A read list file: paths as written, labels, and the folder name each label's first path lies in."""
+    """A read list file: paths as written, labels, and the name of the folder that holds each label's images.
+
+    ``folder_names`` is empty if the paths do not show the classes: two labels in one folder, or a label in two.
+    """
 
     file: Path
     paths: PathTable
@@ -161,7 +171,7 @@ class ListFile:
 
 def read_list(file: Path, num_classes: int | None = None) -> ListFile:
     """Lines ``path label``; the path may hold blanks. Errors name the line."""
-    paths, labels, folders = PathTable(), array("q"), dict[int, str]()
+    paths, labels, folders, telling = PathTable(), array("q"), dict[int, bytes](), True
     with open(file, "rb") as lines:
         for number, raw in enumerate(lines, start=1):
             line = (raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw).strip()
@@ -181,28 +191,45 @@ def read_list(file: Path, num_classes: int | None = None) -> ListFile:
                 )
             paths.append(parts[0])
             labels.append(label)
-            if label not in folders:
-                folders[label] = os.path.basename(os.path.dirname(os.fsdecode(parts[0])))
+            folder = os.path.basename(os.path.dirname(parts[0]))
+            telling = telling and folders.setdefault(label, folder) == folder
     if not len(paths):
         raise DriftgateError(f"Expected lines 'path label' in {file} but it is empty.")
-    return ListFile(file, paths, _tensor(labels), folders)
+    telling = telling and len(set(folders.values())) == len(folders) and b"" not in folders.values()
+    names = {label: os.fsdecode(folder) for label, folder in folders.items()} if telling else {}
+    return ListFile(file, paths, _tensor(labels), names)
 
 
-def list_domain(name: str, listed: ListFile, bases: Sequence[Path]) -> FileDomain:
-    """The domain of a list file; its paths are looked for under ``bases``, decided by its first line.
+def list_domain(name: str, listed: ListFile, bases: Sequence[Path], class_names: Sequence[str]) -> FileDomain:
+    """The domain of a list file; its paths are looked for under ``bases``, decided by its first lines.
 
-    Public lists often carry the author's own absolute paths: leading folders are left out until the rest is found.
+    Public lists often carry the author's own absolute paths: leading folders are left out until the rest is found. Some
+    (SHOT's of Office-Home) number the classes in an order of their own: where the folders show the classes, their
+    place in ``class_names`` counts, and the label only where they do not.
     """
-    first = os.fsdecode(listed.paths[0])
-    for dropped in range(len(_parts(first))):
-        rest = _without(first, dropped)
-        for base in bases:
-            if os.path.exists(os.path.join(base, rest)):
-                return FileDomain(name, base, _shortened(listed.paths, dropped), listed.labels)
+    classes = listed.labels
+    if listed.folder_names:
+        place = {class_name: index for index, class_name in enumerate(class_names)}
+        renumbered = torch.arange(int(classes.max()) + 1)
+        for label, folder in listed.folder_names.items():
+            renumbered[label] = place[folder]
+        classes = renumbered[classes]
+    elif int(classes.max()) >= len(class_names):
+        raise DriftgateError(
+            f"Expected labels below {len(class_names)}, the number of classes, in {listed.file} but the largest is "
+            f"{int(classes.max())}."
+        )
+    for number in range(min(len(listed.paths), FIRST_LINES)):
+        first = os.fsdecode(listed.paths[number])
+        for dropped in range(len(_parts(first))):
+            rest = _without(first, dropped)
+            for base in bases:
+                if os.path.isfile(os.path.join(base, rest)):
+                    return FileDomain(name, base, _shortened(listed.paths, dropped), classes)
     tried = " or ".join(str(base) for base in bases)
     raise DriftgateError(
-        f"Expected the images of {listed.file} under {tried} but its first path {first!r} is not there; "
-        "put the images beside the list."
+        f"Expected the images of {listed.file} under {tried} but {printable(os.fsdecode(listed.paths[0]))} is not "
+        "there, nor those that follow; put the images beside the list."
     )
 
 

@@ -6,13 +6,14 @@ import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageCms, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from driftgate.types import DriftgateError
@@ -59,7 +60,9 @@ class Transform:
         else:
             # One resize of the part that is kept equals resize and crop, and saves the work on the margin.
             across, down = picture.width / full_width, picture.height / full_height
-            box = (left * across, top * down, (left + width) * across, (top + height) * down)
+            right = min((left + width) * across, picture.width)  # rounding must not lead outside
+            bottom = min((top + height) * down, picture.height)
+            box = (left * across, top * down, right, bottom)
             picture = picture.resize((width, height), Image.Resampling.BILINEAR, box=box)
         return self.mirrored(pixels(picture))
 
@@ -93,7 +96,7 @@ def decode(path: str | os.PathLike[str]) -> Image.Image:
     except MemoryError:
         raise
     except Exception as error:  # Pillow's readers raise almost anything on damaged bytes
-        raise BrokenImage(os.fspath(path), _reason(error)) from error
+        raise BrokenImage(printable(path), _reason(error)) from error
 
 
 def check_header(path: str | os.PathLike[str]) -> None:
@@ -103,7 +106,7 @@ def check_header(path: str | os.PathLike[str]) -> None:
             if min(picture.size) < 1:
                 raise ValueError("no pixels")
     except Exception as error:
-        raise BrokenImage(os.fspath(path), _reason(error)) from error
+        raise BrokenImage(printable(path), _reason(error)) from error
 
 
 def to_rgb(picture: Image.Image) -> Image.Image:
@@ -123,15 +126,21 @@ def to_rgb(picture: Image.Image) -> Image.Image:
         clear = picture.convert("RGBA")
         paper = Image.new("RGBA", clear.size, (255, 255, 255, 255))
         return Image.alpha_composite(paper, clear).convert("RGB")
+    if picture.mode == "LAB":
+        lab, srgb = ImageCms.createProfile("LAB"), ImageCms.createProfile("sRGB")
+        picture = ImageCms.profileToProfile(picture, lab, srgb, outputMode="RGB") or picture
     return picture.convert("RGB")
+
+
+def printable(path: str | os.PathLike[str]) -> str:
+    """A path that can be written as UTF-8, even if the file's name is none."""
+    return os.fsencode(path).decode("utf-8", errors="replace")
 
 
 def _upright(picture: Image.Image) -> Image.Image:
     """Turned as the camera noted it; damaged notes are no reason to lose the picture."""
-    try:
+    with suppress(Exception):
         ImageOps.exif_transpose(picture, in_place=True)
-    except Exception:
-        picture.load()
     return picture
 
 
@@ -172,7 +181,7 @@ def load_ahead(
         for item in items:
             yield function(item)
         return
-    limit = workers + 1 if ahead is None else ahead
+    limit = workers if ahead is None else ahead
     pool = ThreadPoolExecutor(workers, thread_name_prefix="driftgate-loading")
     pending: deque[Future[R]] = deque()
     try:

@@ -113,9 +113,9 @@ class StreamingGMM:
         self.weights = torch.zeros(num_classes)
         prior = (prior_means, prior_covariances, prior_weights)
         if any(part is not None for part in prior):
-            self._set_prior(*prior)
+            self.set_prior(*prior)
 
-    def _set_prior(self, means: Tensor | None, covariances: Tensor | None, weights: Tensor | None) -> None:
+    def set_prior(self, means: Tensor | None, covariances: Tensor | None, weights: Tensor | None) -> None:
         if means is None or covariances is None or weights is None:
             raise DriftgateError("Expected prior means, covariances and weights together; give all three or none.")
         expected = ((self.num_classes, self.dim), (self.num_classes, self.dim, self.dim), (self.num_classes,))

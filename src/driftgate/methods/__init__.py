@@ -1,0 +1,20 @@
+"""Methods by name. Importing this package registers all of them."""
+
+from driftgate.methods import bn_stats, gmm, source_only
+from driftgate.methods.base import Method, MethodSettings, available, create, get_method, register, resolve_settings
+from driftgate.methods.persistence import load_method, save_method
+
+__all__ = [
+    "Method",
+    "MethodSettings",
+    "available",
+    "bn_stats",
+    "create",
+    "get_method",
+    "gmm",
+    "load_method",
+    "register",
+    "resolve_settings",
+    "save_method",
+    "source_only",
+]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -54,7 +55,8 @@ class Method(ABC):
     def step(self, images: Tensor) -> Prediction:
         """Predict the batch, then learn from it."""
         self.model.check_images(images)
-        prediction = self._step(images)
+        with preserved_buffers(self.model, on_error_only=True):
+            prediction = self._step(images)
         self.steps += 1
         return prediction
 
@@ -65,6 +67,12 @@ class Method(ABC):
     def _step(self, images: Tensor) -> Prediction:
         """Predict and learn; a method that only predicts leaves it as it is."""
         return self.predict(images)
+
+    def save(self, path: str | Path) -> None:
+        """Write the method whole to ``path`` (safetensors); ``driftgate.load`` gives it back."""
+        from driftgate.methods.persistence import save_method
+
+        save_method(self, path)
 
     @property
     def num_bytes(self) -> int:

@@ -14,62 +14,94 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from driftgate.checkpoint import under_prefix, with_prefix
 from driftgate.data.augment import Augmentation
 from driftgate.losses import KLForm, MeanTerm, Reduction, contrastive_loss, kl_loss
 from driftgate.memory import StreamingGMM
 from driftgate.methods.base import Method, MethodSettings, register
-from driftgate.models.normalization import batch_statistics, preserved_buffers
+from driftgate.models.normalization import batch_statistics
 from driftgate.models.source_model import ModelOutput, SourceModel
-from driftgate.novelty.gate import FrozenGate, Gate, TrackingGate, predict_label, pseudo_label
-from driftgate.novelty.scores import ScoreInputs, get_score
+from driftgate.novelty.gate import Gate, GateKind, QuantileRule, make_gate, predict_label, pseudo_label
+from driftgate.novelty.scores import SCORES_FROM_ZERO, ScoreInputs, get_score
 from driftgate.rng import private_rng
-from driftgate.types import DivergedError, Prediction
+from driftgate.types import DivergedError, DriftgateError, Prediction
 
 logger = logging.getLogger(__name__)
 
 
 class GMMSettings(MethodSettings):
-    """Settings of the method; the paper's symbol in brackets.
+    """Settings of the method; the paper's symbol in brackets. docs/gmm.md tells how the defaults were chosen.
 
     Attributes:
-        lr, backbone_lr_scale, momentum, nesterov: the optimiser, SGD; the backbone learns at ``lr * backbone_lr_scale``.
-        reduced_dim: size of the reduced feature space (FD_r).
-        decay: forgetting of the mixture (alpha).
-        covariance_floor, covariance_shrinkage, mean_shift: see ``StreamingGMM``.
-        novelty: name of the novelty score.
-        gate: ``frozen`` (the paper's), ``tracking`` or ``mixture``.
-        p_reject, init_batches: share of samples left out, batches that set the thresholds (N_init).
-        contrastive_weight, temperature, reduction, self_pairs, mean_term: the contrastive loss (Eq. 5).
-        kl_weight, kl_form, kl_temperature: the KL divergence loss (Eq. 6); ``kl_weight`` is lambda.
-        max_grad_norm: longest gradient that is applied as it is; longer ones are scaled down. None: any length.
+        lr, backbone_lr_scale, momentum, nesterov: SGD; the backbone learns at ``lr * backbone_lr_scale``.
+        max_grad_norm: gradients longer than this are scaled down to it; None leaves them as they are.
         batch_norm: ``batch`` normalises by the batch and lets the running statistics follow, ``running`` keeps the
             source's.
+        reduced_dim: size of the reduced feature space (FD_r).
+        decay: how much of the mixture's past survives a batch (alpha).
+        covariance_floor, covariance_shrinkage, mean_shift: see ``StreamingGMM``.
+        novelty: name of the novelty score.
+        gate: ``frozen`` (the paper's), ``tracking`` or ``mixture``; see ``driftgate.novelty.gate``.
+        p_reject: share of the samples that get no pseudo-label.
+        init_batches: batches that set the thresholds of the frozen gate (N_init), window of the tracking one.
+        quantile_rule: which scores of a batch the thresholds are read off.
+        gate_window, refit_every: scores the mixture gate looks at, and batches between two of its fits.
+        contrastive_weight: weight of the contrastive loss (1 in the paper).
+        temperature: of the contrastive loss (tau).
+        reduction: ``sum`` as the equations say, or ``mean``; of both losses.
+        self_pairs, mean_term: see ``contrastive_loss``.
+        kl_weight: weight of the KL divergence loss (lambda).
+        kl_form, kl_temperature: see ``kl_loss``.
     """
 
     lr: float = Field(default=0.001, gt=0.0)
-    backbone_lr_scale: float = Field(default=0.1, ge=0.0)
+    backbone_lr_scale: float = Field(default=1.0, ge=0.0)
     momentum: float = Field(default=0.9, ge=0.0, lt=1.0)
     nesterov: bool = True
+    max_grad_norm: float | None = Field(default=None, gt=0.0)
+    batch_norm: Literal["batch", "running"] = "batch"
     reduced_dim: int = Field(default=64, ge=1)
     decay: float = Field(default=0.999, ge=0.0, le=1.0)
     covariance_floor: float = Field(default=1e-6, ge=0.0)
-    covariance_shrinkage: float = Field(default=1.0, ge=0.0)
+    covariance_shrinkage: float = Field(default=300.0, ge=0.0)
     mean_shift: bool = False
     novelty: str = "likelihood_entropy"
-    gate: Literal["frozen", "tracking", "mixture"] = "frozen"
-    quantile_rule: Literal["interpolated", "released"] = "interpolated"
+    gate: GateKind = "mixture"
     p_reject: float = Field(default=0.5, ge=0.0, lt=1.0)
     init_batches: int = Field(default=30, ge=1)
+    quantile_rule: QuantileRule = "interpolated"
+    gate_window: int = Field(default=1024, ge=32)
+    refit_every: int = Field(default=5, ge=1)
     contrastive_weight: float = Field(default=1.0, ge=0.0)
     temperature: float = Field(default=0.1, gt=0.0)
     reduction: Reduction = "mean"
     self_pairs: bool = False
     mean_term: MeanTerm = "samples"
     kl_weight: float = Field(default=1.0, ge=0.0)
-    kl_form: KLForm = "bounded"
+    kl_form: KLForm = "cross_entropy"
     kl_temperature: float = Field(default=0.1, gt=0.0)
-    max_grad_norm: float | None = Field(default=None, gt=0.0)
-    batch_norm: Literal["batch", "running"] = "batch"
+
+
+PAPER: dict[str, Any] = {
+    "lr": 0.01,
+    "backbone_lr_scale": 0.1,
+    "covariance_shrinkage": 0.0,
+    "gate": "frozen",
+    "reduction": "sum",
+    "self_pairs": True,
+    "kl_form": "paper",
+}
+"""The equations as written, with the learning rate of VisDA-C."""
+
+RELEASED: dict[str, Any] = {
+    **PAPER,
+    "decay": 1.0,
+    "quantile_rule": "released",
+    "contrastive_weight": 0.0,
+    "kl_form": "bounded",
+    "kl_weight": 1e-3,
+}
+"""What the released code does in effect: no decay, no gradient from the contrastive loss, the bounded KL loss."""
 
 
 @register
@@ -77,22 +109,15 @@ class GMM(Method):
     """The paper's method; see the module's text."""
 
     name: ClassVar[str] = "gmm"
-    summary: ClassVar[str] = "Gaussian mixture in a reduced feature space; contrastive and KL divergence loss (the paper)"
+    summary: ClassVar[str] = "a Gaussian mixture labels the stream; contrastive and KL divergence loss (the paper)"
     Settings: ClassVar[type[MethodSettings]] = GMMSettings
+    presets: ClassVar[dict[str, dict[str, Any]]] = {"paper": PAPER, "released": RELEASED}
     settings: GMMSettings
-    presets: ClassVar[dict[str, dict[str, Any]]] = {
-        "paper": dict(
-            lr=0.01, covariance_shrinkage=0.0, reduction="sum", self_pairs=True, kl_form="paper", gate="frozen"
-        ),
-        "released": dict(
-            lr=0.01, decay=1.0, covariance_shrinkage=0.0, contrastive_weight=0.0, reduction="sum", kl_form="bounded",
-            kl_weight=1e-3, gate="frozen", quantile_rule="released",
-        ),
-    }
 
     def __init__(self, model: SourceModel, settings: MethodSettings) -> None:
         super().__init__(model, settings)
         chosen = self.settings
+        self._score = get_score(chosen.novelty)
         with private_rng(self.generator):
             self.reducer = nn.Linear(model.spec.feature_dim, chosen.reduced_dim)
         self.mixture = StreamingGMM(
@@ -103,7 +128,15 @@ class GMM(Method):
             floor=chosen.covariance_floor,
             shrinkage=chosen.covariance_shrinkage,
         )
-        self.gate = self._make_gate()
+        self.gate = make_gate(
+            chosen.gate,
+            chosen.p_reject,
+            chosen.init_batches,
+            quantile_rule=chosen.quantile_rule,
+            window=chosen.gate_window,
+            refit_every=chosen.refit_every,
+            log_scale=chosen.novelty in SCORES_FROM_ZERO,
+        )
         self.augmentation = Augmentation(flip=model.spec.flip)
         self._optimizer = torch.optim.SGD(
             [
@@ -112,54 +145,64 @@ class GMM(Method):
             ],
             lr=chosen.lr,
             momentum=chosen.momentum,
-            nesterov=chosen.nesterov,
+            nesterov=chosen.nesterov and chosen.momentum > 0,
         )
 
-    def _make_gate(self) -> Gate:
-        chosen = self.settings
-        if chosen.gate == "mixture":
-            from driftgate.novelty.gate import MixtureGate
-            return MixtureGate(chosen.p_reject, chosen.init_batches)
-        if chosen.gate == "tracking":
-            return TrackingGate(chosen.p_reject, chosen.init_batches)
-        return FrozenGate(chosen.p_reject, chosen.init_batches, chosen.quantile_rule)
+    def set_prior(
+        self,
+        means: Tensor,
+        covariances: Tensor,
+        weights: Tensor,
+        *,
+        space: Literal["reduced", "features"] = "reduced",
+    ) -> None:
+        """Start the mixture from prior knowledge, as the paper allows; before the first step only.
+
+        ``means`` (C, R), ``covariances`` (C, R, R) and ``weights`` (C,), in samples. With ``space="features"`` they are
+        (C, D) and (C, D, D), class means and covariances of g(x), and are carried through the reducer.
+        """
+        if self.steps > 0:
+            raise DriftgateError(f"Expected a prior before the first step but {self.steps} were done; set it first.")
+        if space == "features":
+            weight, bias = self.reducer.weight.detach(), self.reducer.bias.detach()
+            means, covariances = means.float() @ weight.T + bias, weight @ covariances.float() @ weight.T
+        self.mixture.set_prior(means, covariances, weights)
 
     def _predict(self, images: Tensor) -> Prediction:
-        output = self._forward(images)
-        return self._assess(output, self.reducer(output.features), self.mixture.clone(), self.gate.clone())
+        output, reduced = self._forward(images)
+        return self._assess(output, reduced, self.mixture.clone(), self.gate.clone())
 
     def _step(self, images: Tensor) -> Prediction:
-        output = self._forward(images)
-        reduced = self.reducer(output.features)
-        prediction = self._assess(output, reduced, self.mixture, self.gate)
-        labels = prediction.pseudo_labels
-        loss = self._loss(output, reduced, labels, images)
-        self._optimizer.zero_grad(set_to_none=True)
-        if loss.requires_grad:
-            loss.backward()
-            params=[p for g in self._optimizer.param_groups for p in g["params"]]
-            norm=nn.utils.clip_grad_norm_(params, self.settings.max_grad_norm or float("inf"))
-            if torch.isfinite(norm): self._optimizer.step()
-            else: self.skipped=getattr(self,'skipped',0)+1
-        self.last_loss=float(loss)
+        output, reduced = self._forward(images)
+        # Copies until the end: whatever fails on the way, the state is that of the last good step.
+        mixture, gate = self.mixture.clone(), self.gate.clone()
+        prediction = self._assess(output, reduced, mixture, gate)
+        self._learn(self._loss(images, output, reduced, prediction.pseudo_labels, mixture.means))
+        self.mixture, self.gate = mixture, gate
         return prediction
 
-    def _forward(self, images: Tensor) -> ModelOutput:
-        adapts = self.settings.batch_norm == "batch"
-        with batch_statistics(self.model, len(images) if adapts else 1):
+    def _forward(self, images: Tensor) -> tuple[ModelOutput, Tensor]:
+        """Features, logits and reduced features r(g(x)) of shape (N, R)."""
+        follow = self.settings.batch_norm == "batch"
+        with batch_statistics(self.model, len(images), enabled=follow):
             output: ModelOutput = self.model(images)
-            return output
+        reduced: Tensor = self.reducer(output.features)
+        if not bool(output.logits.isfinite().all() and reduced.isfinite().all()):
+            raise DivergedError(
+                f"Expected finite features but the network diverged after {self.steps} steps; lower lr (now "
+                f"{self.settings.lr}), set max_grad_norm, or use the default preset."
+            )
+        return output, reduced
 
     def _assess(self, output: ModelOutput, reduced: Tensor, mixture: StreamingGMM, gate: Gate) -> Prediction:
         """Update ``mixture`` and ``gate`` with the batch, then label and predict it."""
         scores = output.logits.detach().softmax(dim=1)
         mixture.update(reduced, scores)
         evaluation = mixture.evaluate(reduced)
-        novelty = get_score(self.settings.novelty)(
+        novelty = self._score(
             ScoreInputs(output.features, reduced, output.logits, evaluation, mixture.means, mixture.weights)
         )
         thresholds = gate.update(novelty)
-        self.thresholds=thresholds
         return Prediction(
             labels=predict_label(scores.argmax(dim=1), novelty, thresholds),
             scores=scores,
@@ -168,14 +211,56 @@ class GMM(Method):
             thresholds=thresholds,
         )
 
-    def _loss(self, output: ModelOutput, reduced: Tensor, labels: Tensor, images: Tensor) -> Tensor:
+    def _loss(
+        self, images: Tensor, output: ModelOutput, reduced: Tensor, pseudo_labels: Tensor, means: Tensor
+    ) -> Tensor:
+        """Eq. 8: the contrastive loss on both views and the KL divergence loss on the images themselves."""
         chosen = self.settings
-        loss = kl_loss(output.logits, labels, form=chosen.kl_form, reduction=chosen.reduction, temperature=chosen.kl_temperature) * chosen.kl_weight
+        loss = chosen.kl_weight * kl_loss(
+            output.logits,
+            pseudo_labels,
+            form=chosen.kl_form,
+            reduction=chosen.reduction,
+            temperature=chosen.kl_temperature,
+        )
         view = self.augmentation(images, self.generator)
         if chosen.contrastive_weight == 0:
-            with torch.no_grad(): self._forward(view)
+            with torch.no_grad():
+                self._forward(view)  # the statistics of batch norm follow both views, as in the released code
             return loss
-        view_reduced = self.reducer(self._forward(view).features)
+        _, view_reduced = self._forward(view)
         return loss + chosen.contrastive_weight * contrastive_loss(
-            torch.cat([reduced, view_reduced]), torch.cat([labels, labels]), self.mixture.means,
-            temperature=chosen.temperature, reduction=chosen.reduction, self_pairs=chosen.self_pairs, mean_term=chosen.mean_term)
+            torch.cat([reduced, view_reduced]),
+            torch.cat([pseudo_labels, pseudo_labels]),
+            means,
+            temperature=chosen.temperature,
+            reduction=chosen.reduction,
+            self_pairs=chosen.self_pairs,
+            mean_term=chosen.mean_term,
+        )
+
+    def _learn(self, loss: Tensor) -> None:
+        """One step of the optimiser; a gradient that is not finite is left out, for it would destroy the network."""
+        self._optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        parameters = [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
+        limit = self.settings.max_grad_norm
+        norm = nn.utils.clip_grad_norm_(parameters, float("inf") if limit is None else limit)
+        if bool(norm.isfinite()):
+            self._optimizer.step()
+        else:
+            logger.warning("step %d: the gradient is not finite (loss %.4g); nothing learned", self.steps, float(loss))
+        self._optimizer.zero_grad(set_to_none=True)
+
+    def memory_tensors(self) -> dict[str, Tensor]:
+        return with_prefix("mixture", self.mixture.state_dict()) | with_prefix("gate", self.gate.state_dict())
+
+    def load_memory_tensors(self, tensors: dict[str, Tensor]) -> None:
+        self.mixture.load_state_dict(under_prefix("mixture", tensors))
+        self.gate.load_state_dict(under_prefix("gate", tensors))
+
+    def modules(self) -> dict[str, nn.Module]:
+        return {"reducer": self.reducer}
+
+    def optimizer(self) -> torch.optim.Optimizer:
+        return self._optimizer

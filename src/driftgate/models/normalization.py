@@ -12,12 +12,13 @@ BatchNorm = nn.modules.batchnorm._BatchNorm
 
 
 @contextmanager
-def batch_statistics(model: nn.Module, batch_size: int) -> Iterator[None]:
+def batch_statistics(model: nn.Module, batch_size: int, *, enabled: bool = True) -> Iterator[None]:
     """Let batch norm normalise by the batch and update its running statistics; all other layers stay in eval mode.
 
     One sample has no spread of its own, so a batch of one keeps the running statistics.
     """
-    layers = [layer for layer in model.modules() if isinstance(layer, BatchNorm)] if batch_size > 1 else []
+    follow = enabled and batch_size > 1
+    layers = [layer for layer in model.modules() if isinstance(layer, BatchNorm)] if follow else []
     for layer in layers:
         layer.train()
     try:
@@ -28,12 +29,15 @@ def batch_statistics(model: nn.Module, batch_size: int) -> Iterator[None]:
 
 
 @contextmanager
-def preserved_buffers(model: nn.Module) -> Iterator[None]:
-    """Put every buffer back to its value at entry, whatever happens inside."""
+def preserved_buffers(model: nn.Module, *, on_error_only: bool = False) -> Iterator[None]:
+    """Put every buffer back to its value at entry, always or only where an error is on its way out."""
     before = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    failed = True
     try:
         yield
+        failed = False
     finally:
-        with torch.no_grad():
-            for buffer, value in before:
-                buffer.copy_(value)
+        if failed or not on_error_only:
+            with torch.no_grad():
+                for buffer, value in before:
+                    buffer.copy_(value)

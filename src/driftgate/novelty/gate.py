@@ -141,3 +141,147 @@ class TrackingGate(Gate):
         copy = TrackingGate(self.p_reject, self.init_batches)
         copy.load_state_dict(self.state_dict())
         return copy
+
+
+class MixtureGate(Gate):
+    """A two-component Gaussian mixture over the recent scores; the component of higher novelty is the unknown one.
+
+    The paper's gate takes half of the stream for unknown and freezes where that half begins. This gate asks the scores
+    themselves: the threshold of prediction is where both components are equally likely. Around it, ``p_reject`` of the
+    samples on each side stay without a pseudo-label, those nearest to the threshold; for equal halves these are the
+    paper's quantiles.
+
+    State: the last ``window`` scores, the thresholds and two counters. With fewer than ``FEWEST`` scores half of them
+    count as unknown. ``log_scale`` fits the logarithm of the scores,
+    for scores that crowd at zero (entropies).
+    """
+
+    def __init__(
+        self,
+        p_reject: float = 0.5,
+        init_batches: int = 30,
+        *,
+        window: int = 1024,
+        refit_every: int = 5,
+        log_scale: bool = True,
+    ) -> None:
+        super().__init__(p_reject, init_batches)
+        if window < MixtureGate.FEWEST or refit_every < 1:
+            raise DriftgateError(
+                f"Expected a window of at least {MixtureGate.FEWEST} scores and a refit every batch or more seldom but "
+                f"got {window} and {refit_every}."
+            )
+        self.refit_every, self.log_scale = refit_every, log_scale
+        self.scores = torch.zeros(window)
+        self.seen = torch.zeros((), dtype=torch.int64)
+        self.batches = torch.zeros((), dtype=torch.int64)
+        self.thresholds = torch.zeros(3, dtype=torch.float64)
+
+    FEWEST = 32
+    """Scores needed for a fit; with fewer the batch quantiles serve."""
+
+    def update(self, novelty: Tensor) -> Thresholds:
+        window = len(self.scores)
+        fresh = self._to_axis(novelty.detach().double())[-window:]
+        places = (int(self.seen) + torch.arange(len(fresh))) % window
+        scores = self.scores.clone()
+        scores[places] = fresh.float()
+        self.scores = scores
+        self.seen = self.seen + len(fresh)
+        self.batches = self.batches + 1
+        if self.batches <= self.refit_every or self.batches % self.refit_every == 0:
+            self.thresholds = self._fit()
+        return Thresholds(*self.thresholds.tolist())
+
+    def _fit(self) -> Tensor:
+        recent = self.scores[: int(self.seen)].double()
+        # Scores at the floor are known beyond doubt; left in, they would be a component of their own.
+        certain = recent <= math.log(SMALLEST_SCORE) + 1e-3 if self.log_scale else torch.zeros_like(recent).bool()
+        doubtful = recent[~certain]
+        above = crossing_share(doubtful.numpy()) if len(doubtful) >= MixtureGate.FEWEST else 0.5
+        share = (float(certain.sum()) + above * len(doubtful)) / len(recent)
+        keep = 1.0 - self.p_reject
+        levels = torch.tensor([share * keep, 1.0 - (1.0 - share) * keep, share], dtype=torch.float64)
+        return self._from_axis(torch.quantile(recent, levels))
+
+    def _to_axis(self, novelty: Tensor) -> Tensor:
+        return novelty.clamp_min(SMALLEST_SCORE).log() if self.log_scale else novelty.clamp(-LARGEST_SCORE, LARGEST_SCORE)
+
+    def _from_axis(self, values: Tensor) -> Tensor:
+        return values.exp() if self.log_scale else values
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {"scores": self.scores, "seen": self.seen, "batches": self.batches, "thresholds": self.thresholds}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        for name in self.state_dict():
+            setattr(self, name, state[name].clone())
+
+    def clone(self) -> MixtureGate:
+        copy = MixtureGate(
+            self.p_reject,
+            self.init_batches,
+            window=len(self.scores),
+            refit_every=self.refit_every,
+            log_scale=self.log_scale,
+        )
+        copy.load_state_dict(self.state_dict())
+        return copy
+
+
+SMALLEST_SCORE = 1e-30
+"""Scores below are known beyond doubt: the logarithm would spread them without need."""
+
+LARGEST_SCORE = 1e30
+"""Keeps a score of a class never seen within float32."""
+
+
+def crossing_share(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
+    """Share of ``values`` below the point between the two components of a Gaussian mixture where both are equally
+    likely; one half where the values show no two components."""
+    spread = float(values.std())
+    if spread < 1e-9 * max(1.0, float(np.abs(values).max())):
+        return 0.5
+    # Standardised, so that the floor of the variances means the same for every score.
+    axis = (values - values.mean()) / spread
+    start = np.quantile(axis, [0.25, 0.75])
+    mixture = GaussianMixture(
+        2,
+        weights_init=[0.5, 0.5],
+        means_init=start[:, None],
+        precisions_init=np.full((2, 1, 1), 4.0),
+        init_params="random",
+        random_state=0,
+        reg_covar=1e-4,
+        max_iter=200,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        mixture.fit(axis[:, None])
+    low, high = sorted((0, 1), key=lambda component: float(mixture.means_[component, 0]))
+    between = np.linspace(mixture.means_[low, 0], mixture.means_[high, 0], 512)
+    unknown = mixture.predict_proba(between[:, None])[:, high] >= 0.5
+    if not unknown.any() or unknown.all():
+        return 0.5
+    return float((axis < between[int(unknown.argmax())]).mean())
+
+
+GateKind = Literal["frozen", "tracking", "mixture"]
+
+
+def make_gate(
+    kind: GateKind,
+    p_reject: float,
+    init_batches: int,
+    *,
+    quantile_rule: QuantileRule = "interpolated",
+    window: int = 1024,
+    refit_every: int = 5,
+    log_scale: bool = True,
+) -> Gate:
+    """The gate of that kind; settings that another kind uses are passed over."""
+    if kind == "frozen":
+        return FrozenGate(p_reject, init_batches, quantile_rule)
+    if kind == "tracking":
+        return TrackingGate(p_reject, init_batches)
+    return MixtureGate(p_reject, window=window, refit_every=refit_every, log_scale=log_scale)

@@ -115,6 +115,9 @@ SCORES: dict[str, Score] = {
     "prediction_entropy": prediction_entropy,
 }
 
+SCORES_FROM_ZERO = frozenset({"likelihood_entropy", "max_prediction", "prediction_entropy"})
+"""Scores in [0, 1] that crowd at zero for known samples; their logarithm is easier to tell apart."""
+
 
 def get_score(name: str) -> Score:
     if name not in SCORES:

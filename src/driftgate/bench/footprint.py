@@ -1,0 +1,179 @@
+"""The supplement's memory comparison: what a mixture, a memory queue and a mean teacher carry across batches.
+
+Each is given twice: by the paper's formula (section 3.7 of the paper), and as the bytes of a real object.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from driftgate.memory import StreamingGMM
+from driftgate.models import SourceModel
+from driftgate.models.backbones import UNTRAINED
+from driftgate.types import DriftgateError
+
+FEATURE_DIM = 256
+REDUCED_DIM = 64
+QUEUE_LENGTH = 55_388
+"""Samples in AdaContrast's queue: all images of VisDA-C's validation domain."""
+
+TEACHER_BASE_PARAMETERS = 24_033_088
+TEACHER_PARAMETERS_PER_CLASS = FEATURE_DIM + 2
+"""A class costs its direction, its norm and its bias in the weight-normed classifier."""
+FLOAT32_BYTES = 4
+MEASURED_QUEUE_ROWS = 64
+KIB = 1024.0
+"""The paper's KB."""
+
+
+@dataclass(frozen=True)
+class PaperFigures:
+    """What the supplement prints for a number of classes, in its KB; the break-even is in samples of a queue."""
+
+    gmm_kb: float
+    teacher_kb: float
+    queue_kb_per_sample: float
+    break_even: int
+
+
+PAPER: dict[int, PaperFigures] = {
+    9: PaperFigures(292.57, 94_098.23, 10.25, 29),
+    200: PaperFigures(6_501.56, 94_290.73, 58.00, 113),
+}
+"""VisDA-C OPDA and DomainNet OPDA. The queue figures are those of 64-sample tensors, not of one sample."""
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Memory of one kind of knowledge transfer: values by the paper's formula, bytes of a real object."""
+
+    values: int
+    measured_bytes: int
+    how: str
+
+    @property
+    def formula_bytes(self) -> int:
+        """The formula's values as float32."""
+        return FLOAT32_BYTES * self.values
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The three footprints for C source classes, and what the paper prints for the same C."""
+
+    num_classes: int
+    gmm: Footprint
+    queue: Footprint
+    teacher: Footprint
+    queue_bytes_per_sample: float
+    released_gmm_bytes: int
+    paper: PaperFigures | None
+
+    @property
+    def ratio_to_queue(self) -> float:
+        """N_GMM / N_queue."""
+        return self.gmm.values / self.queue.values
+
+    @property
+    def ratio_to_teacher(self) -> float:
+        """N_GMM / N_COMET."""
+        return self.gmm.values / self.teacher.values
+
+    @property
+    def break_even(self) -> int:
+        """Samples from which on a queue is larger than the mixture, as driftgate stores both."""
+        return math.ceil(self.gmm.measured_bytes / self.queue_bytes_per_sample)
+
+    @property
+    def released_break_even(self) -> int:
+        """The same for the mixture as the released code stores it: float64, full matrices."""
+        return math.ceil(self.released_gmm_bytes / self.queue_bytes_per_sample)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything, ready for JSON."""
+        parts = {"gmm": self.gmm, "queue": self.queue, "teacher": self.teacher}
+        return {
+            "classes": self.num_classes,
+            **{name: {**asdict(part), "formula_bytes": part.formula_bytes} for name, part in parts.items()},
+            "queue_bytes_per_sample": self.queue_bytes_per_sample,
+            "ratio_to_queue": self.ratio_to_queue,
+            "ratio_to_teacher": self.ratio_to_teacher,
+            "measured_ratio_to_queue": self.gmm.measured_bytes / self.queue.measured_bytes,
+            "measured_ratio_to_teacher": self.gmm.measured_bytes / self.teacher.measured_bytes,
+            "break_even_queue_length": self.break_even,
+            "released_gmm_bytes": self.released_gmm_bytes,
+            "released_break_even_queue_length": self.released_break_even,
+            "paper": asdict(self.paper) if self.paper else None,
+        }
+
+
+def gmm_values(num_classes: int, dim: int = REDUCED_DIM) -> int:
+    """N_GMM: a mean, a lower triangle and a weight a class."""
+    return num_classes * (dim + dim * (dim + 1) // 2 + 1)
+
+
+def queue_values(num_classes: int, length: int = QUEUE_LENGTH, dim: int = FEATURE_DIM) -> int:
+    """N_queue: a feature vector and a prediction a sample."""
+    return length * (dim + num_classes)
+
+
+def teacher_values(num_classes: int) -> int:
+    """N_COMET: the parameters of the ResNet-50, its bottleneck and its classifier."""
+    return TEACHER_BASE_PARAMETERS + TEACHER_PARAMETERS_PER_CLASS * num_classes
+
+
+def released_gmm_bytes(num_classes: int, dim: int = REDUCED_DIM) -> int:
+    """What the released code keeps, and the supplement measured: float64 with full covariance matrices."""
+    return 8 * num_classes * (dim + dim * dim + 1)
+
+
+def compare(
+    num_classes: int,
+    *,
+    dim: int = REDUCED_DIM,
+    feature_dim: int = FEATURE_DIM,
+    queue_length: int = QUEUE_LENGTH,
+) -> Comparison:
+    """The comparison for ``num_classes`` source classes."""
+    if num_classes < 1 or queue_length < 1:
+        raise DriftgateError(
+            f"Expected at least one class and one sample in the queue but got {num_classes} and {queue_length}."
+        )
+    per_sample = measured_queue_row(num_classes, feature_dim)
+    return Comparison(
+        num_classes=num_classes,
+        gmm=Footprint(gmm_values(num_classes, dim), measured_gmm(num_classes, dim), "a StreamingGMM after one update"),
+        queue=Footprint(
+            queue_values(num_classes, queue_length, feature_dim),
+            round(per_sample * queue_length),
+            f"float32 tensors of {MEASURED_QUEUE_ROWS} samples, scaled to {queue_length:,}",
+        ),
+        teacher=Footprint(teacher_values(num_classes), measured_teacher(num_classes), "a ResNet-50 model with its batch norm statistics"),
+        queue_bytes_per_sample=per_sample,
+        released_gmm_bytes=released_gmm_bytes(num_classes, dim),
+        paper=PAPER.get(num_classes) if (dim, feature_dim) == (REDUCED_DIM, FEATURE_DIM) else None,
+    )
+
+
+def measured_gmm(num_classes: int, dim: int = REDUCED_DIM) -> int:
+    """Bytes of a mixture that has seen a batch."""
+    mixture = StreamingGMM(num_classes, dim)
+    mixture.update(torch.zeros(1, dim), torch.full((1, num_classes), 1.0 / num_classes))
+    return mixture.num_bytes
+
+
+def measured_queue_row(num_classes: int, feature_dim: int = FEATURE_DIM) -> float:
+    """Bytes a sample of a real queue: its feature vector and its prediction, float32."""
+    features = torch.zeros(MEASURED_QUEUE_ROWS, feature_dim)
+    predictions = torch.zeros(MEASURED_QUEUE_ROWS, num_classes)
+    stored = features.untyped_storage().nbytes() + predictions.untyped_storage().nbytes()
+    return stored / MEASURED_QUEUE_ROWS
+
+
+def measured_teacher(num_classes: int) -> int:
+    """Bytes of a copy of a real ResNet-50 model with bottleneck and classifier: parameters and batch norm statistics."""
+    return SourceModel.build("resnet50", [str(index) for index in range(num_classes)], weights=UNTRAINED).num_bytes

@@ -1,0 +1,98 @@
+"""What a command shows: results on stdout, progress and errors on stderr."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+PIPE_WIDTH = 150
+"""Columns of a table that nobody's terminal limits."""
+
+
+def _width(stream_is_terminal: bool) -> int | None:
+    return None if stream_is_terminal or "COLUMNS" in os.environ else PIPE_WIDTH
+
+
+output = Console(width=_width(sys.stdout.isatty()), highlight=False)
+errors = Console(stderr=True, width=_width(sys.stderr.isatty()), highlight=False)
+
+Report = Callable[[str, int, int], None]
+"""Told what is being done, and how many of its steps are done out of how many."""
+
+
+def fail(message: str) -> None:
+    """One line on stderr, however long it is."""
+    line = " ".join(message.split())
+    errors.print("Error: ", style="bold red", end="")
+    errors.print(line, markup=False, soft_wrap=True)
+
+
+def note(message: str) -> None:
+    """A remark beside the result, on stderr."""
+    errors.print(message, markup=False, soft_wrap=True)
+
+
+def print_json(document: Any) -> None:
+    """The only thing on stdout where ``--json`` was asked for."""
+    sys.stdout.write(json.dumps(document, indent=2, allow_nan=False) + "\n")
+
+
+def make_table(title: str, columns: Sequence[str], *, left: Sequence[str] = ()) -> Table:
+    """A table whose columns are right-aligned but for those named in ``left``."""
+    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None, padding=(0, 2))
+    for column in columns:
+        table.add_column(column, justify="left" if column in left else "right", no_wrap=True)
+    return table
+
+
+def percent(value: float | None) -> str:
+    """A fraction as people read it."""
+    return "-" if value is None else f"{100.0 * value:.1f}"
+
+
+def kibibytes(count: float) -> str:
+    """Bytes in the paper's KB."""
+    return f"{count / 1024:,.2f}"
+
+
+@contextmanager
+def progress_bars(pieces: int | None = None) -> Iterator[Report]:
+    """Bars on stderr: one for the piece of work at hand, one for all ``pieces``. Plain lines where no terminal is."""
+    if not errors.is_terminal:
+        yield _print_when_done
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(compact=True))
+    with Progress(*columns, console=errors, transient=True) as progress:
+        overall = progress.add_task("all", total=pieces) if pieces else None
+        yield _Bars(progress, overall)
+
+
+class _Bars:
+    """Keeps one bar for the piece of work at hand, and lets the other count the pieces."""
+
+    def __init__(self, progress: Progress, overall: TaskID | None) -> None:
+        self.progress, self.overall = progress, overall
+        self.current: TaskID | None = None
+        self.label = ""
+
+    def __call__(self, label: str, done: int, total: int) -> None:
+        if self.current is None or label != self.label:
+            if self.current is not None:
+                self.progress.remove_task(self.current)
+                if self.overall is not None:
+                    self.progress.advance(self.overall)
+            self.current, self.label = self.progress.add_task(label, total=total), label
+        self.progress.update(self.current, completed=done, total=total)
+
+
+def _print_when_done(label: str, done: int, total: int) -> None:
+    if done == total:
+        note(f"done: {label}")

@@ -1,0 +1,32 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Data = Annotated[
+    str,
+    typer.Option("--data", help="Data set: pacs, visda, domainnet, office-home, digits, or folder for any other tree."),
+]
+Root = Annotated[
+    Path | None,
+    typer.Option("--root", help="Folder that holds <domain>/<class>/<image>, or the data set's list files."),
+]
+ShiftName = Annotated[
+    str | None, typer.Option("--shift", help="Category shift: PDA, ODA or OPDA. Not needed with --split.")
+]
+Split = Annotated[
+    str | None,
+    typer.Option("--split", help="Shared/source-private/target-private classes like 3/2/2, instead of the built-in."),
+]
+ClassOrder = Annotated[
+    str,
+    typer.Option("--class-order", help="Order of the classes: shared-first (as all public code) or paper."),
+]
+Seed = Annotated[int, typer.Option("--seed", help="Decides everything that is drawn at random.")]
+Workers = Annotated[int, typer.Option("--workers", min=0, help="Threads that decode images.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Fail at a broken image instead of skipping it.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else, on stdout.")]

@@ -1,0 +1,168 @@
+"""The promises every registered method keeps; a new method is picked up by the registry."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from support import images_of, small_model, state_of
+
+import driftgate
+from driftgate import UNKNOWN, UNLABELED, DriftgateError, Method, Prediction
+
+METHODS = sorted(driftgate.available())
+
+pytestmark = pytest.mark.parametrize("name", METHODS)
+
+
+def make(name: str, **settings: object) -> Method:
+    return driftgate.create(name, small_model(), **settings)
+
+
+def assert_same(one: Prediction, two: Prediction) -> None:
+    assert torch.equal(one.labels, two.labels)
+    assert torch.equal(one.scores, two.scores)
+    assert torch.equal(one.novelty, two.novelty)
+    assert torch.equal(one.pseudo_labels, two.pseudo_labels)
+    assert one.thresholds == two.thresholds
+
+
+def assert_same_state(one: Method, two: Method) -> None:
+    first, second = state_of(one), state_of(two)
+    assert first.keys() == second.keys()
+    different = [key for key in first if not torch.equal(first[key], second[key])]
+    assert different == []
+
+
+def assert_sound(prediction: Prediction, size: int, num_classes: int) -> None:
+    assert prediction.labels.shape == prediction.novelty.shape == prediction.pseudo_labels.shape == (size,)
+    assert prediction.scores.shape == (size, num_classes)
+    assert prediction.scores.isfinite().all() and prediction.novelty.isfinite().all()
+    assert torch.allclose(prediction.scores.sum(dim=1), torch.ones(size), atol=1e-5)
+    assert ((prediction.labels >= UNKNOWN) & (prediction.labels < num_classes)).all()
+    assert ((prediction.pseudo_labels >= UNLABELED) & (prediction.pseudo_labels < num_classes)).all()
+    assert not any(math.isnan(value) for value in prediction.thresholds)
+    assert not prediction.scores.requires_grad and not prediction.novelty.requires_grad
+
+
+def test_predict_changes_nothing(name: str) -> None:
+    method = make(name)
+    for seed in range(3):
+        method.step(images_of(16, seed))
+    before, global_rng = state_of(method), torch.get_rng_state()
+    method.predict(images_of(16, 9))
+    after = state_of(method)
+    assert [key for key in before if not torch.equal(before[key], after[key])] == []
+    assert torch.equal(global_rng, torch.get_rng_state())
+    assert not any(module.training for module in method.model.modules())
+
+
+def test_step_answers_what_predict_said(name: str) -> None:
+    method = make(name)
+    for seed in range(3):
+        images = images_of(12, seed)
+        assert_same(method.predict(images), method.step(images))
+
+
+def test_step_leaves_the_global_random_state_alone(name: str) -> None:
+    method = make(name)
+    before = torch.get_rng_state()
+    method.step(images_of(8, 0))
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_same_seed_same_run(name: str) -> None:
+    one, two = make(name, seed=3), make(name, seed=3)
+    for seed in range(4):
+        assert_same(one.step(images_of(10, seed)), two.step(images_of(10, seed)))
+    assert_same_state(one, two)
+
+
+def test_stopped_and_resumed_equals_uninterrupted(name: str, tmp_path: object) -> None:
+    whole, first = make(name, seed=1), make(name, seed=1)
+    for seed in range(3):
+        whole.step(images_of(16, seed))
+        first.step(images_of(16, seed))
+    path = f"{tmp_path}/method.safetensors"
+    first.save(path)
+    resumed = driftgate.load(path, model=small_model())
+    assert resumed.steps == 3
+    assert_same_state(whole, resumed)
+    for seed in range(3, 7):
+        assert_same(whole.step(images_of(16, seed)), resumed.step(images_of(16, seed)))
+    assert_same_state(whole, resumed)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 33])
+def test_any_batch_size(name: str, size: int) -> None:
+    method = make(name)
+    for seed in range(4):
+        assert_sound(method.step(images_of(size, seed)), size, method.model.num_classes)
+
+
+def test_batch_sizes_may_change(name: str) -> None:
+    method = make(name)
+    for seed, size in enumerate([20, 1, 5, 64, 2, 1]):
+        assert_sound(method.step(images_of(size, seed)), size, method.model.num_classes)
+    assert all(tensor.isfinite().all() for tensor in state_of(method).values() if tensor.is_floating_point())
+
+
+@pytest.mark.parametrize("value", [0.0, 0.5, 1.0])
+def test_constant_images(name: str, value: float) -> None:
+    method = make(name)
+    images = torch.full((9, 3, 8, 8), value)
+    for _ in range(4):
+        assert_sound(method.step(images), 9, method.model.num_classes)
+    assert all(tensor.isfinite().all() for tensor in state_of(method).values() if tensor.is_floating_point())
+
+
+def test_duplicate_images(name: str) -> None:
+    method = make(name)
+    images = images_of(2, 0).repeat(8, 1, 1, 1)
+    for _ in range(4):
+        assert_sound(method.step(images), 16, method.model.num_classes)
+    assert all(tensor.isfinite().all() for tensor in state_of(method).values() if tensor.is_floating_point())
+
+
+BAD_BATCHES = {
+    "NaN": (lambda good: good.clone().index_fill_(0, torch.tensor([1]), math.nan), "NaN"),
+    "infinity": (lambda good: good.clone().index_fill_(0, torch.tensor([1]), math.inf), "infinity"),
+    "channels last": (lambda good: good.permute(0, 2, 3, 1), "move channels first"),
+    "no batch": (lambda good: good[0], "batch of RGB"),
+    "grey": (lambda good: good[:, :1], "batch of RGB"),
+    "size": (lambda good: good[:, :, :7], "resize"),
+    "empty": (lambda good: good[:0], "empty batch"),
+    "integers": (lambda good: (good * 255).to(torch.uint8), "divide by 255"),
+    "not scaled": (lambda good: good * 255, r"pixels in \[0, 1\]"),
+    "a list": (lambda good: [good], "float tensor"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_BATCHES)
+def test_bad_batch_is_refused_and_changes_nothing(name: str, kind: str) -> None:
+    spoil, message = BAD_BATCHES[kind]
+    method = make(name)
+    method.step(images_of(8, 0))
+    before = state_of(method)
+    for call in (method.step, method.predict):
+        with pytest.raises(DriftgateError, match=message):
+            call(spoil(images_of(8, 1)))
+    after = state_of(method)
+    assert [key for key in before if not torch.equal(before[key], after[key])] == []
+
+
+def test_unknown_setting_is_refused(name: str) -> None:
+    with pytest.raises(DriftgateError, match="no setting 'learning_rate', expected one of"):
+        make(name, learning_rate=1.0)
+
+
+def test_memory_is_bounded_and_told(name: str) -> None:
+    method = make(name)
+    method.step(images_of(16, 0))
+    bytes_after_one = method.num_bytes
+    for seed in range(1, 30):
+        method.step(images_of(16, seed))
+    assert method.num_bytes == bytes_after_one
+    told = sum(tensor.numel() * tensor.element_size() for tensor in method.memory_tensors().values())
+    assert method.num_bytes == told

@@ -1,0 +1,175 @@
+"""Gates: thresholds as the paper defines them, and the two that go beyond it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import norm
+
+from driftgate.novelty.gate import (
+    FrozenGate,
+    MixtureGate,
+    TrackingGate,
+    batch_quantiles,
+    crossing_share,
+    make_gate,
+    predict_label,
+    pseudo_label,
+)
+from driftgate.types import UNKNOWN, UNLABELED, DriftgateError, Thresholds
+
+KINDS = ("frozen", "tracking", "mixture")
+
+
+def scores(count: int, seed: int) -> torch.Tensor:
+    return torch.rand(count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def test_pseudo_labels_follow_the_three_cases() -> None:
+    novelty = torch.tensor([0.1, 0.2, 0.3, 0.4, 0.5])
+    classes = torch.tensor([3, 1, 4, 1, 5])
+    found = pseudo_label(classes, novelty, Thresholds(0.2, 0.4, 0.3))
+    assert found.tolist() == [3, 1, UNLABELED, UNKNOWN, UNKNOWN]
+
+
+def test_equal_thresholds_leave_nobody_out_and_known_comes_first() -> None:
+    found = pseudo_label(torch.tensor([1, 2, 3]), torch.tensor([0.0, 0.5, 1.0]), Thresholds(0.5, 0.5, 0.5))
+    assert found.tolist() == [1, 2, UNKNOWN]
+
+
+def test_prediction_rejects_only_above_the_threshold() -> None:
+    found = predict_label(torch.tensor([1, 2, 3]), torch.tensor([0.2, 0.3, 0.31]), Thresholds(0.0, 1.0, 0.3))
+    assert found.tolist() == [1, 2, UNKNOWN]
+
+
+def test_first_batch_uses_the_share_the_paper_says() -> None:
+    novelty = scores(64, 0)
+    thresholds = FrozenGate(p_reject=0.5).update(novelty)
+    labels = pseudo_label(torch.zeros(64, dtype=torch.int64), novelty, thresholds)
+    assert (labels == 0).sum() == 16 and (labels == UNKNOWN).sum() == 16
+    assert thresholds.prediction == (thresholds.known + thresholds.unknown) / 2
+
+
+def test_released_rule_takes_the_sorted_entries_the_released_code_takes() -> None:
+    novelty = scores(64, 1)
+    ordered = novelty.sort().values
+    assert batch_quantiles(novelty, 0.5, "released").tolist() == [ordered[16], ordered[48]]
+    small = scores(32, 2)
+    ordered = small.sort().values
+    assert batch_quantiles(small, 0.25, "released").tolist() == [ordered[12], ordered[20]]
+
+
+def test_frozen_gate_averages_the_first_batches_then_never_moves() -> None:
+    gate = FrozenGate(p_reject=0.4, init_batches=3)
+    lows, highs = [], []
+    for seed in range(3):
+        novelty = scores(50, seed)
+        lows.append(np.quantile(novelty.numpy(), 0.3))
+        highs.append(np.quantile(novelty.numpy(), 0.7))
+        thresholds = gate.update(novelty)
+        assert thresholds.known == pytest.approx(np.mean(lows), abs=1e-12)
+        assert thresholds.unknown == pytest.approx(np.mean(highs), abs=1e-12)
+    for seed in range(3, 20):
+        assert gate.update(100 * scores(50, seed)) == thresholds
+
+
+def test_tracking_gate_follows_a_shift_and_starts_as_the_frozen_one() -> None:
+    frozen, tracking = FrozenGate(init_batches=5), TrackingGate(init_batches=5)
+    for seed in range(5):
+        one, two = frozen.update(scores(40, seed)), tracking.update(scores(40, seed))
+        assert one == pytest.approx(two, abs=1e-12)
+    for seed in range(60):
+        thresholds = tracking.update(2 + scores(40, seed))
+    assert 2.2 < thresholds.known < thresholds.unknown < 2.8
+
+
+@pytest.mark.parametrize("unknown_share", [0.2, 0.5, 0.7])
+def test_mixture_gate_finds_the_valley_whatever_the_share(unknown_share: float) -> None:
+    random = np.random.default_rng(0)
+    gate = MixtureGate(log_scale=False)
+    for _ in range(20):
+        is_unknown = random.random(64) < unknown_share
+        novelty = torch.from_numpy(np.where(is_unknown, random.normal(4, 0.5, 64), random.normal(0, 0.5, 64)))
+        thresholds = gate.update(novelty)
+    assert 1.0 < thresholds.prediction < 3.0
+    assert thresholds.known < thresholds.prediction < thresholds.unknown
+    # Half of each side stays without a label.
+    used = (novelty <= thresholds.known) | (novelty >= thresholds.unknown)
+    assert 0.3 < used.double().mean() < 0.7
+
+
+def test_crossing_is_where_the_components_are_equally_likely() -> None:
+    random = np.random.default_rng(1)
+    values = np.concatenate([random.normal(0, 1, 60_000), random.normal(6, 0.5, 40_000)])
+    axis = np.linspace(0, 6, 100_001)
+    difference = 0.6 * norm.pdf(axis, 0, 1) - 0.4 * norm.pdf(axis, 6, 0.5)
+    crossing = axis[np.argmax(difference < 0)]
+    assert crossing_share(values) == pytest.approx((values < crossing).mean(), abs=0.003)
+
+
+def test_mixture_gate_on_a_logarithmic_axis_separates_entropies() -> None:
+    random = np.random.default_rng(2)
+    gate = MixtureGate(log_scale=True)
+    known, unknown = 10 ** random.uniform(-28, -3, 600), random.uniform(0.3, 0.9, 400)
+    thresholds = gate.update(torch.from_numpy(random.permutation(np.concatenate([known, unknown]))))
+    assert 1e-3 < thresholds.prediction < 0.3
+
+
+def test_equal_halves_give_the_paper_s_quantiles() -> None:
+    random = np.random.default_rng(3)
+    novelty = torch.from_numpy(np.concatenate([random.normal(0, 0.1, 500), random.normal(9, 0.1, 500)]))
+    thresholds = MixtureGate(p_reject=0.5, log_scale=False).update(novelty)
+    low, high = batch_quantiles(novelty, 0.5).tolist()
+    assert thresholds.known == pytest.approx(low, abs=0.02)
+    assert thresholds.unknown == pytest.approx(high, abs=0.02)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(
+    batches=st.lists(
+        st.lists(st.floats(min_value=0, max_value=1e6), min_size=1, max_size=40), min_size=1, max_size=12
+    ),
+    p_reject=st.floats(min_value=0, max_value=0.99),
+)
+@settings(max_examples=25, deadline=None)
+def test_thresholds_are_finite_and_ordered(kind: str, batches: list[list[float]], p_reject: float) -> None:
+    gate = make_gate(kind, p_reject, 5)  # type: ignore[arg-type]
+    for batch in batches:
+        thresholds = gate.update(torch.tensor(batch, dtype=torch.float64))
+        assert all(np.isfinite(thresholds))
+        assert thresholds.known <= thresholds.prediction <= thresholds.unknown
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_state_goes_round_and_copies_are_independent(kind: str) -> None:
+    gate = make_gate(kind, 0.5, 4)  # type: ignore[arg-type]
+    for seed in range(7):
+        gate.update(scores(30, seed))
+    other = make_gate(kind, 0.5, 4)  # type: ignore[arg-type]
+    other.load_state_dict(gate.state_dict())
+    copy, before = gate.clone(), {name: value.clone() for name, value in gate.state_dict().items()}
+    for seed in range(7, 20):
+        copy.update(5 * scores(30, seed))
+    assert all(torch.equal(before[name], value) for name, value in gate.state_dict().items())
+    for seed in range(7, 20):
+        assert gate.update(scores(30, seed)) == other.update(scores(30, seed))
+
+
+def test_bytes_are_counted() -> None:
+    assert FrozenGate().num_bytes == 2 * 8 + 8
+    assert TrackingGate().num_bytes == 2 * 8 + 8
+    assert MixtureGate(window=1024).num_bytes == 4 * 1024 + 2 * 8 + 3 * 8
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [({"p_reject": 1.0}, "p_reject"), ({"p_reject": -0.1}, "p_reject"), ({"init_batches": 0}, "initialisation batch")],
+)
+def test_bad_settings_are_refused(settings: dict[str, float], message: str) -> None:
+    with pytest.raises(DriftgateError, match=message):
+        FrozenGate(**settings)  # type: ignore[arg-type]
+    with pytest.raises(DriftgateError, match="window"):
+        MixtureGate(window=8)

@@ -1,0 +1,37 @@
+"""What many tests need: a small model, images, and the whole state of a method."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from driftgate import Method, SourceModel
+from driftgate.methods.persistence import method_tensors
+
+NUM_CLASSES = 5
+SIZE = 8
+
+
+def small_model(seed: int = 0, num_classes: int = NUM_CLASSES) -> SourceModel:
+    """Convolution, batch norm and dropout in 8 x 8 pixels: every kind of layer that could misbehave."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        backbone = nn.Sequential(
+            nn.Conv2d(3, 8, 3, padding=1),
+            nn.BatchNorm2d(8),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d(2),
+            nn.Flatten(),
+            nn.Dropout(0.5),
+        )
+        names = [f"class {index}" for index in range(num_classes)]
+        return SourceModel(backbone, class_names=names, input_size=(SIZE, SIZE), feature_dim=16)
+
+
+def images_of(count: int, seed: int) -> Tensor:
+    return torch.rand(count, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(seed))
+
+
+def state_of(method: Method) -> dict[str, Tensor]:
+    """A copy of everything that may change."""
+    return {name: tensor.clone() for name, tensor in method_tensors(method).items()}
