@@ -60,8 +60,8 @@ def test_what_is_missing_and_where_to_put_it(tmp_path: Path, make_tree: MakeTree
 def test_unreadable_files(tmp_path: Path, make_tree: MakeTree, make_picture: Callable[..., Path]) -> None:
     make_tree(tmp_path / "day", {"cat": 3, "dog": 3})
     (tmp_path / "day" / "cat" / "text.jpg").write_text("no image")
-    whole = make_picture(tmp_path / "day" / "dog" / "half.jpg", size=(64, 64))
-    whole.write_bytes(whole.read_bytes()[:-200])
+    whole = make_picture(tmp_path / "day" / "dog" / "half.jpg", size=(256, 256))
+    whole.write_bytes(whole.read_bytes()[:-500])
     by_header = check_dataset("folder", tmp_path)
     assert [line.split(" (")[0] for line in by_header.domains[0].unreadable] == [str(tmp_path / "day/cat/text.jpg")]
     seen: list[tuple[str, int, int]] = []

@@ -36,14 +36,15 @@ def test_every_font_draws_every_digit() -> None:
     assert float((nearest == digits).float().mean()) > 0.7, "a font that draws the same box for all digits"
 
 
-def test_rendered_digits_are_upright_and_centred() -> None:
-    images, digits = render_digits(100, seed=0)
-    ink = images[:, 0].float()
-    across = (ink.sum(dim=1) * torch.arange(28)).sum(dim=1) / ink.sum(dim=(1, 2))
-    down = (ink.sum(dim=2) * torch.arange(28)).sum(dim=1) / ink.sum(dim=(1, 2))
-    assert float((across - 13.5).abs().max()) < 3.0
-    assert float((down - 13.5).abs().max()) < 4.0
-    assert float(down[digits == 8].std()) < 1.2, "no random moves"
+def test_rendered_digits_are_plain() -> None:
+    images, digits = render_digits(1500, seed=0)
+    kinds = len(digit_fonts()) * 9
+    ones = {image.numpy().tobytes() for image in images[digits == 1]}
+    assert kinds * 0.5 < len(ones) <= kinds, "font and size are all that varies: no tilt, no move"
+    ink = images[:, 0].float().mean(dim=0)
+    across = float((ink.sum(dim=0) * torch.arange(28)).sum() / ink.sum())
+    down = float((ink.sum(dim=1) * torch.arange(28)).sum() / ink.sum())
+    assert abs(across - 13.5) < 1.0 and abs(down - 13.5) < 1.5, "centred"
 
 
 def test_unknown_domain() -> None:
