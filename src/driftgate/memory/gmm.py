@@ -1,17 +1,24 @@
 """The memory of the method: one Gaussian a class in the reduced feature space, updated batch by batch (Eqs. 1-3).
 
-Shapes: N samples, C classes, R reduced dimensions, P = R(R+1)/2 entries of a lower triangle.
+Shapes: N samples, C classes, R reduced dimensions, P = R(R+1)/2 different entries of a symmetric matrix.
+
+A symmetric matrix A is kept by wrapped diagonals: entry (k, i) is A[i, (i + k) mod R] for k = 0 .. R // 2, so the first
+R entries are the main diagonal. In this order the products x_i x_j of a vector with itself come from two views of it,
+without the gathers that a triangle kept row by row costs. For even R the second half of the last diagonal repeats the
+first; it stands at the end, and the state leaves it out.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from driftgate.memory.blocks import blocks, for_each_block
 from driftgate.types import DriftgateError
 
 SMALLEST_WEIGHT = float(torch.finfo(torch.float32).tiny)
@@ -36,7 +43,7 @@ class Moments:
         center: (R,) the point the moments are taken about.
         weight: (C,) sum of the weights of each class.
         first: (C, R) weighted sum of ``features - center``.
-        second: (C, P) weighted sum of the packed outer products of ``features - center``.
+        second: (C, R // 2 + 1, R) weighted sum of the outer products of ``features - center``, by wrapped diagonals.
     """
 
     count: int
@@ -55,7 +62,8 @@ class Moments:
         """The same moments about another centre (the parallel axis theorem)."""
         offset = (self.center - center).expand_as(self.first)
         first = self.first + self.weight[:, None] * offset
-        second = self.second + symmetric_outer(self.first + 0.5 * self.weight[:, None] * offset, offset)
+        second = self.second.clone()
+        add_symmetric_outer(second, self.first + 0.5 * self.weight[:, None] * offset, offset)
         return Moments(self.count, center, self.weight, first, second)
 
 
@@ -122,16 +130,15 @@ class StreamingGMM:
         found = tuple(tuple(part.shape) for part in (means, covariances, weights))
         if found != expected:
             raise DriftgateError(f"Expected a prior of shapes {expected} but got {found}.")
-        if not all(bool(part.isfinite().all()) for part in (means, covariances, weights)) or bool((weights < 0).any()):
+        prior = (means.detach().float().clone(), pack(covariances.detach()).float(), weights.detach().float().clone())
+        if not all(all_finite(part) for part in prior) or bool((weights < 0).any()):
             raise DriftgateError("Expected a finite prior with weights of at least 0.")
-        self.means = means.detach().float().clone()
-        self.packed_covariances = pack(covariances.detach()).float()
-        self.weights = weights.detach().float().clone()
+        self.means, self.packed_covariances, self.weights = prior
 
     @property
     def covariances(self) -> Tensor:
         """(C, R, R) float32 covariances by Eq. 3, without floor and shrinkage."""
-        lower = unpack(self.packed_covariances, self.dim)
+        lower = unpack_lower(self.packed_covariances, self.dim)
         return lower + lower.tril(-1).mT
 
     @property
@@ -171,13 +178,17 @@ class StreamingGMM:
         if weights.shape != (len(features), self.num_classes):
             expected = (len(features), self.num_classes)
             raise DriftgateError(f"Expected weights of shape {expected} but got {tuple(weights.shape)}.")
-        if not bool(weights.isfinite().all()) or bool((weights < 0).any()):
+        if not all_finite(weights) or bool((weights < 0).any()):
             raise DriftgateError("Expected finite weights of at least 0; pass the softmax outputs, not the logits.")
         samples, per_class = features.detach().double(), weights.detach().double().T
         # A batch centred on its own mean has small numbers even where the features sit at a large offset.
         center = samples.mean(dim=0)
         centered = samples - center
-        second = per_class @ packed_outer(centered)
+        wrapped = wrap(centered)
+        second = centered.new_empty(self.num_classes, wrapped.shape[1], self.dim)
+        for part in blocks(wrapped.shape[1], centered.numel()):
+            products = (centered[:, None] * wrapped[:, part]).flatten(1)
+            second[:, part] = (per_class @ products).view(self.num_classes, -1, self.dim)
         return Moments(len(samples), center, per_class.sum(dim=1), per_class @ centered, second)
 
     def apply(self, moments: Moments) -> None:
@@ -189,19 +200,31 @@ class StreamingGMM:
         past = self.decay * self.weights.double()
         total = past + moments.weight
         seen = total >= SMALLEST_WEIGHT
-        scale = torch.where(seen, 1.0 / total, 0.0)
-        past_share, old_offset = (past * scale)[:, None], self.means.double() - moments.center
-        offset = past_share * old_offset + scale[:, None] * moments.first
+        scale = torch.where(seen, 1.0 / total, 0.0)[:, None]  # 0 leaves a class never seen at mean and covariance 0
+        past_share, old_offset = past[:, None] * scale, self.means.double() - moments.center
+        offset = past_share * old_offset + scale * moments.first
         # The sum over (r - mu)(r - mu)^T from the moments about the centre, with mu = center + offset.
-        second = moments.second - symmetric_outer(moments.first - 0.5 * moments.weight[:, None] * offset, offset)
-        covariance = past_share * self.packed_covariances.double() + scale[:, None] * second
-        if self.mean_shift:
-            drift = old_offset - offset
-            covariance += past_share * symmetric_outer(0.5 * drift, drift)
-        kept = seen[:, None]
-        self.weights = torch.where(seen, total, 0.0).float()
-        self.means = torch.where(kept, moments.center + offset, 0.0).float()
-        self.packed_covariances = torch.where(kept, covariance, 0.0).float()
+        correction = scale * (0.5 * moments.weight[:, None] * offset - moments.first)
+        drift = old_offset - offset
+        packed_covariances = torch.empty_like(self.packed_covariances)
+
+        def mix(part: slice) -> None:
+            covariance = moments.second[part] * scale[part, :, None]
+            add_symmetric_outer(covariance, correction[part], offset[part])
+            if self.mean_shift:
+                add_symmetric_outer(covariance, 0.5 * past_share[part] * drift[part], drift[part])
+            packed = covariance.flatten(1)[:, : packed_covariances.shape[1]]
+            packed.addcmul_(self.packed_covariances[part].double(), past_share[part])
+            packed[:, : self.dim].clamp_(min=0.0)  # a variance of 0 may come out as -1e-16 of the moments it is made of
+            packed_covariances[part] = packed
+
+        for_each_block(mix, blocks(self.num_classes, self.dim**2))
+        means = torch.where(seen[:, None], moments.center + offset, 0.0).float()
+        weights = torch.where(seen, total, 0.0).float()
+        # No entry of a covariance is larger than the largest variance, and those stand first.
+        if not all(all_finite(part) for part in (weights, means, packed_covariances[:, : self.dim])):
+            raise DriftgateError("Expected weights and variances that fit float32 but got more; scale the features.")
+        self.weights, self.means, self.packed_covariances = weights, means, packed_covariances
 
     def log_likelihood(self, features: Tensor) -> Tensor:
         """(N, C) float64: log N(features; mean, covariance) under each class; minus infinity for a class never seen."""
@@ -210,77 +233,108 @@ class StreamingGMM:
     def evaluate(self, features: Tensor) -> MixtureEvaluation:
         """Log-likelihood and squared Mahalanobis distance of ``features`` (N, R) under every class."""
         self._check_features(features)
-        factors = self._factorise()
-        offsets = (features.detach().double() - self.means.double()[:, None, :]).mT
-        squared = torch.linalg.solve_triangular(factors, offsets, upper=False).square_().sum(dim=1)
-        log_determinants = 2.0 * factors.diagonal(dim1=-2, dim2=-1).log().sum(dim=1)
-        log_likelihood = -0.5 * (squared + log_determinants[:, None] + self.dim * math.log(2.0 * math.pi))
+        samples, means = features.detach().double(), self.means.double()
+        keep, pooled, floor = self._regularisation()
+        squared = samples.new_empty(self.num_classes, len(samples))
+        log_determinants = samples.new_empty(self.num_classes, 1)
+
+        def whiten(part: slice) -> None:
+            packed = self.packed_covariances[part].double()
+            if pooled is not None:
+                packed.mul_(keep[part]).addcmul_(1.0 - keep[part], pooled)
+            factors = factorise(unpack_lower(packed, self.dim), floor[part])
+            whitened = (samples - means[part, None]).mT
+            torch.linalg.solve_triangular(factors, whitened, upper=False, out=whitened)
+            torch.linalg.vector_norm(whitened, dim=1, out=squared[part])
+            log_determinants[part, 0] = 2.0 * factors.diagonal(dim1=-2, dim2=-1).log().sum(dim=1)
+
+        for_each_block(whiten, blocks(self.num_classes, self.dim * max(self.dim, len(samples))))
+        squared.square_()
+        log_likelihood = -0.5 * (squared + log_determinants + self.dim * math.log(2.0 * math.pi))
         unseen = (self.weights == 0)[:, None]
         return MixtureEvaluation(
-            log_likelihood.masked_fill(unseen, -math.inf).T,
-            squared.masked_fill(unseen, math.inf).T,
+            log_likelihood.masked_fill_(unseen, -math.inf).T,
+            squared.masked_fill_(unseen, math.inf).T,
         )
 
-    def _factorise(self) -> Tensor:
-        """(C, R, R) lower Cholesky factors of the covariances with shrinkage and floor; never fails.
+    def _regularisation(self) -> tuple[Tensor, Tensor | None, Tensor]:
+        """What a query adds to the covariances: ``keep * covariance + (1 - keep) * pooled + floor * identity``.
 
-        Early covariances have less than full rank. The floor of a class grows tenfold until its factorisation
-        succeeds; other classes keep theirs.
+        (C, 1) share of its own covariance a class keeps, (P,) pooled covariance or None without shrinkage, (C,) floor.
         """
-        packed = self.packed_covariances.double()
         weights = self.weights.double()
-        total = weights.sum().clamp_min(SMALLEST_WEIGHT)
+        shares = weights / weights.sum().clamp_min(SMALLEST_WEIGHT)
+        keep, pooled = torch.ones_like(weights)[:, None], None
+        variance = self.packed_covariances[:, : self.dim].double().mean(dim=1)
         if self.shrinkage > 0:
-            pooled = (weights / total) @ packed
             keep = (weights / (weights + self.shrinkage))[:, None]
-            packed = keep * packed + (1.0 - keep) * pooled
-        lower = unpack(packed, self.dim)
-        diagonal = lower.diagonal(dim1=-2, dim2=-1)
-        scale = diagonal.mean(dim=1)
+            parts = blocks(self.num_classes, self.dim**2)
+            pooled = torch.stack([shares[part] @ self.packed_covariances[part].double() for part in parts]).sum(dim=0)
+            variance = torch.lerp(shares @ variance, variance, keep[:, 0])
         # A class made of one sample has no variance of its own: measure its floor by the others'.
-        scale = torch.maximum(scale, (weights / total) @ scale)
-        floor = self.floor * scale + ABSOLUTE_FLOOR
-        diagonal += floor[:, None]
-        factors, info = torch.linalg.cholesky_ex(lower)
-        while bool((failed := info > 0).any()):
-            diagonal[failed] += 9.0 * floor[failed, None]
-            floor[failed] *= 10.0
-            factors[failed], info[failed] = torch.linalg.cholesky_ex(lower[failed])
-        return factors
+        variance = torch.maximum(variance, shares @ variance)
+        return keep, pooled, self.floor * variance + ABSOLUTE_FLOOR
 
     def _check_features(self, features: Tensor) -> None:
         if features.ndim != 2 or features.shape[1] != self.dim or len(features) == 0:
             raise DriftgateError(f"Expected features of shape (N, {self.dim}) but got {tuple(features.shape)}.")
-        if not bool(features.isfinite().all()):
+        if not all_finite(features):
             raise DriftgateError("Expected finite features but got NaN or infinity; the network has diverged.")
 
 
+def factorise(lower: Tensor, floor: Tensor) -> Tensor:
+    """(C, R, R) lower Cholesky factors of ``lower + floor * identity``; never fails, ``lower`` is overwritten.
+
+    Early covariances have less than full rank. The floor (C,) of a class grows tenfold until its factorisation
+    succeeds; other classes keep theirs.
+    """
+    diagonal = lower.diagonal(dim1=-2, dim2=-1)
+    diagonal += floor[:, None]
+    factors: Tensor
+    factors, info = torch.linalg.cholesky_ex(lower)
+    while bool((failed := info > 0).any()):
+        diagonal[failed] += 9.0 * floor[failed, None]
+        floor = torch.where(failed, 10.0 * floor, floor)
+        factors[failed], info[failed] = torch.linalg.cholesky_ex(lower[failed])
+    return factors
+
+
+def all_finite(values: Tensor) -> bool:
+    """Whether ``values`` holds neither NaN nor infinity, in one pass and without a temporary array."""
+    lowest, highest = values.detach().aminmax()
+    return float(lowest) > -math.inf and float(highest) < math.inf  # NaN fails both
+
+
 def packed_size(dim: int) -> int:
-    """Number of entries of the lower triangle of a dim x dim matrix, diagonal included."""
+    """Number of different entries of a symmetric dim x dim matrix."""
     return dim * (dim + 1) // 2
 
 
+@lru_cache(maxsize=16)
+def lower_positions(dim: int) -> Tensor:
+    """(P,) where each packed entry stands in the lower triangle of a flattened dim x dim matrix."""
+    diagonal, row = torch.arange(packed_size(dim)).div(dim, rounding_mode="floor"), torch.arange(packed_size(dim)) % dim
+    column = (row + diagonal) % dim
+    return torch.maximum(row, column) * dim + torch.minimum(row, column)
+
+
 def pack(matrices: Tensor) -> Tensor:
-    """(..., R, R) -> (..., P): the lower triangle, row by row."""
-    rows, columns = torch.tril_indices(*matrices.shape[-2:])
-    return matrices[..., rows, columns]
+    """(C, R, R) symmetric, of which the lower triangle is read -> (C, P): by wrapped diagonals."""
+    return matrices.flatten(1)[:, lower_positions(matrices.shape[1])]
 
 
-def unpack(packed: Tensor, dim: int) -> Tensor:
-    """(..., P) -> (..., R, R): lower triangular, zeros above the diagonal."""
-    rows, columns = torch.tril_indices(dim, dim)
-    lower = packed.new_zeros(*packed.shape[:-1], dim, dim)
-    lower[..., rows, columns] = packed
-    return lower
+def unpack_lower(packed: Tensor, dim: int) -> Tensor:
+    """(C, P) -> (C, R, R): lower triangular, zeros above the diagonal."""
+    lower = packed.new_zeros(len(packed), dim * dim)
+    return lower.scatter_(1, lower_positions(dim).expand(len(packed), -1), packed).view(-1, dim, dim)
 
 
-def packed_outer(vectors: Tensor) -> Tensor:
-    """(N, R) -> (N, P): the packed outer product of each vector with itself."""
-    rows, columns = torch.tril_indices(vectors.shape[1], vectors.shape[1])
-    return vectors[:, rows] * vectors[:, columns]
+def wrap(vectors: Tensor) -> Tensor:
+    """(M, R) -> (M, R // 2 + 1, R) view: entry (k, i) is ``vectors[:, (i + k) % R]``."""
+    dim = vectors.shape[1]
+    return torch.cat([vectors, vectors[:, : dim // 2]], dim=1).unfold(1, dim, 1)
 
 
-def symmetric_outer(left: Tensor, right: Tensor) -> Tensor:
-    """(C, R), (C, R) -> (C, P): packed ``left right^T + right left^T``."""
-    rows, columns = torch.tril_indices(left.shape[1], left.shape[1])
-    return left[:, rows] * right[:, columns] + right[:, rows] * left[:, columns]
+def add_symmetric_outer(target: Tensor, left: Tensor, right: Tensor) -> None:
+    """Add ``left right^T + right left^T`` to ``target``, in place; (C, R // 2 + 1, R) by wrapped diagonals, (C, R)."""
+    target.addcmul_(left[:, None], wrap(right)).addcmul_(right[:, None], wrap(left))

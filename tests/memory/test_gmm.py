@@ -1,0 +1,371 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from memory.oracle import Array, OracleMixture
+from torch import Tensor
+
+from driftgate.memory import StreamingGMM
+from driftgate.types import DriftgateError
+
+CLASSES, DIM, SAMPLES = 6, 16, 64
+Batch = tuple[Array, Array]
+
+
+def tensors(batch: Batch) -> tuple[Tensor, Tensor]:
+    return torch.from_numpy(batch[0]), torch.from_numpy(batch[1])
+
+
+def random_spreads(rng: np.random.Generator) -> Array:
+    """(C, R, R): each class has correlated features, with standard deviations from 0.3 to 3."""
+    spreads = []
+    for _ in range(CLASSES):
+        basis, _ = np.linalg.qr(rng.normal(size=(DIM, DIM)))
+        spreads.append(basis * rng.uniform(0.3, 3.0, size=DIM))
+    return np.stack(spreads)
+
+
+def stream(count: int, *, offset: float = 0.0, absent: range = range(0), seed: int = 0) -> list[Batch]:
+    """Batches in float32 precision; the last two classes have weights near 0, class 0 is away during ``absent``."""
+    rng = np.random.default_rng(seed)
+    centers, spreads = 4.0 * rng.normal(size=(CLASSES, DIM)), random_spreads(rng)
+    made = []
+    for index in range(count):
+        labels = rng.integers(CLASSES, size=SAMPLES)
+        noise = rng.normal(size=(SAMPLES, DIM))
+        features = offset + centers[labels] + np.einsum("nrs,ns->nr", spreads[labels], noise)
+        logits = rng.normal(size=(SAMPLES, CLASSES)) + 5.0 * (labels[:, None] == np.arange(CLASSES))
+        weights = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+        weights[:, -2] *= 1e-6
+        weights[:, -1] *= 1e-12
+        if index in absent:
+            weights[:, 0] = 0.0
+        made.append((features.astype(np.float32).astype(np.float64), weights.astype(np.float32).astype(np.float64)))
+    return made
+
+
+def run(mixture: StreamingGMM, batches: list[Batch]) -> OracleMixture:
+    """The same batches through the mixture and its oracle."""
+    oracle = OracleMixture(mixture.num_classes, mixture.dim, mixture.decay, mixture.mean_shift)
+    for batch in batches:
+        mixture.update(*tensors(batch))
+        oracle.update(*batch)
+    return oracle
+
+
+def assert_close(found: Tensor, expected: Array, tolerance: float = 1e-3) -> None:
+    """Every entry to ``tolerance`` of the largest of its class: a mean near 0 has no relative error of its own."""
+    scale = np.abs(expected).reshape(len(expected), -1).max(axis=1).reshape(-1, *[1] * (expected.ndim - 1))
+    error = np.abs(found.numpy().astype(np.float64) - expected) / scale
+    assert error.max() < tolerance, f"relative error {error.max()}"
+
+
+@pytest.mark.parametrize(("num_classes", "dim"), [(1, 1), (9, 64), (3, 7), (345, 64), (200, 2)])
+def test_state_is_exactly_the_documented_number_of_bytes(num_classes: int, dim: int) -> None:
+    mixture = StreamingGMM(num_classes, dim)
+    expected = 4 * num_classes * (dim + dim * (dim + 1) // 2 + 1)
+    assert mixture.num_bytes == expected
+    mixture.update(torch.randn(3, dim), torch.rand(3, num_classes))
+    mixture.evaluate(torch.randn(3, dim))
+    held = [value for value in vars(mixture).values() if isinstance(value, Tensor)]
+    assert sum(value.numel() * value.element_size() for value in held) == mixture.num_bytes == expected
+
+
+@pytest.mark.parametrize("shrinkage", [0.0, 1.0])
+@pytest.mark.parametrize(("mean_shift", "decay"), [(False, 0.999), (True, 1.0)])
+@pytest.mark.parametrize("offset", [0.0, 1e3])
+@pytest.mark.parametrize("absent", [range(0), range(60, 160)])
+def test_agrees_with_float64_oracle_after_200_batches(
+    shrinkage: float, mean_shift: bool, decay: float, offset: float, absent: range
+) -> None:
+    mixture = StreamingGMM(CLASSES, DIM, decay, mean_shift=mean_shift, shrinkage=shrinkage)
+    batches = stream(200, offset=offset, absent=absent)
+    oracle = run(mixture, batches)
+    assert oracle.weights[-1] < 1e-8  # the stream does hold classes of almost no weight
+    np.testing.assert_allclose(mixture.weights.numpy(), oracle.weights, rtol=1e-3)
+    assert_close(mixture.means - offset, oracle.means - offset)
+    assert_close(mixture.covariances, oracle.covariances)
+    queries = np.concatenate([batches[-1][0], batches[0][0] + 20.0])
+    found = mixture.log_likelihood(torch.from_numpy(queries)).numpy()
+    np.testing.assert_allclose(found, oracle.log_likelihood(queries, shrinkage=shrinkage), rtol=1e-3)
+
+
+def test_agrees_with_oracle_at_the_papers_size() -> None:
+    rng = np.random.default_rng(3)
+    mixture = StreamingGMM(40, 64)  # 40 classes: more than one block of work
+    centers = 3.0 * rng.normal(size=(40, 64))
+    batches = []
+    for _ in range(10):
+        labels = rng.integers(40, size=64)
+        logits = rng.normal(size=(64, 40)) + 3.0 * (labels[:, None] == np.arange(40))
+        weights = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+        batches.append((centers[labels] + rng.normal(size=(64, 64)), weights))
+    oracle = run(mixture, batches)
+    assert_close(mixture.means, oracle.means, 1e-5)
+    assert_close(mixture.covariances, oracle.covariances, 1e-5)
+    found = mixture.log_likelihood(torch.from_numpy(batches[-1][0])).numpy()
+    np.testing.assert_allclose(found, oracle.log_likelihood(batches[-1][0]), rtol=1e-3)
+
+
+def test_squared_mahalanobis_agrees_with_oracle() -> None:
+    mixture = StreamingGMM(CLASSES, DIM, shrinkage=0.5)
+    batches = stream(20)
+    oracle = run(mixture, batches)
+    queries = batches[0][0]
+    found = mixture.evaluate(torch.from_numpy(queries)).squared_mahalanobis.numpy()
+    for c, covariance in enumerate(oracle.query_covariances(shrinkage=0.5)):
+        offsets = queries - oracle.means[c]
+        expected = np.einsum("nr,nr->n", offsets, np.linalg.solve(covariance, offsets.T).T)
+        np.testing.assert_allclose(found[:, c], expected, rtol=1e-3)
+
+
+def test_a_class_that_is_absent_keeps_mean_and_covariance_bit_for_bit() -> None:
+    mixture = StreamingGMM(CLASSES, DIM)
+    batches = stream(130, offset=1e3, absent=range(30, 130))
+    run(mixture, batches[:30])
+    mean, covariance, weight = mixture.means[0].clone(), mixture.covariances[0].clone(), float(mixture.weights[0])
+    run(mixture, batches[30:])
+    assert torch.equal(mixture.means[0], mean)
+    assert torch.equal(mixture.covariances[0], covariance)
+    assert float(mixture.weights[0]) == pytest.approx(weight * 0.999**100, rel=1e-5)
+
+
+def test_prior_knowledge_is_where_the_stream_starts() -> None:
+    rng = np.random.default_rng(1)
+    oracle = OracleMixture(3, 4, 0.9)
+    oracle.weights, oracle.means = np.array([5.0, 0.5, 0.0]), rng.normal(size=(3, 4))
+    oracle.covariances = np.stack([root @ root.T + np.eye(4) for root in rng.normal(size=(3, 4, 4))])
+    mixture = StreamingGMM(
+        3,
+        4,
+        0.9,
+        prior_means=torch.from_numpy(oracle.means),
+        prior_covariances=torch.from_numpy(oracle.covariances),
+        prior_weights=torch.from_numpy(oracle.weights),
+    )
+    assert_close(mixture.covariances, oracle.covariances, 1e-6)
+    features, weights = rng.normal(size=(8, 4)), rng.uniform(size=(8, 3))
+    mixture.update(torch.from_numpy(features), torch.from_numpy(weights))
+    oracle.update(features, weights)
+    assert_close(mixture.means, oracle.means, 1e-5)
+    assert_close(mixture.covariances, oracle.covariances, 1e-5)
+    np.testing.assert_allclose(
+        mixture.log_likelihood(torch.from_numpy(features)).numpy(), oracle.log_likelihood(features), rtol=1e-4
+    )
+
+
+def test_one_sample_has_its_place_as_mean_and_no_variance() -> None:
+    mixture = StreamingGMM(2, 3)
+    sample = torch.tensor([[1.0, 2.0, 3.0]])
+    mixture.update(sample, torch.tensor([[0.7, 0.3]]))
+    assert torch.equal(mixture.means, sample.expand(2, 3))
+    assert torch.equal(mixture.covariances, torch.zeros(2, 3, 3))
+    evaluation = mixture.evaluate(torch.cat([sample, sample + 1.0]))
+    # Only the absolute floor is left, 1e-12 in each of three directions.
+    peak = -1.5 * math.log(2.0 * math.pi * 1e-12)
+    torch.testing.assert_close(evaluation.log_likelihood[0], torch.full((2,), peak, dtype=torch.float64))
+    torch.testing.assert_close(evaluation.squared_mahalanobis[1], torch.full((2,), 3e12, dtype=torch.float64))
+
+
+def test_a_class_never_seen_has_likelihood_zero_and_no_nan() -> None:
+    mixture = StreamingGMM(3, 4, shrinkage=1.0)
+    before = mixture.evaluate(torch.randn(5, 4))
+    assert bool((before.log_likelihood == -math.inf).all())
+    assert bool((before.squared_mahalanobis == math.inf).all())
+    mixture.update(torch.randn(50, 4), torch.tensor([0.5, 0.5, 0.0]).expand(50, 3))
+    evaluation = mixture.evaluate(torch.randn(5, 4))
+    assert bool((evaluation.log_likelihood[:, 2] == -math.inf).all())
+    assert bool((evaluation.squared_mahalanobis[:, 2] == math.inf).all())
+    assert bool(evaluation.log_likelihood[:, :2].isfinite().all())
+    assert torch.equal(mixture.means[2], torch.zeros(4))
+
+
+def duplicated(rng: np.random.Generator) -> Array:
+    return np.repeat(rng.normal(size=(4, DIM)), 16, axis=0)
+
+
+def constant(rng: np.random.Generator) -> Array:
+    return np.full((SAMPLES, DIM), 0.1)
+
+
+def rank_deficient(rng: np.random.Generator) -> Array:
+    return rng.normal(size=(SAMPLES, 2)) @ rng.normal(size=(2, DIM))
+
+
+def huge_offset(rng: np.random.Generator) -> Array:
+    return 1e6 + rng.normal(size=(SAMPLES, DIM))
+
+
+def mixed_scales(rng: np.random.Generator) -> Array:
+    return rng.normal(size=(SAMPLES, DIM)) * np.logspace(-8, 8, DIM)
+
+
+@pytest.mark.parametrize("make", [duplicated, constant, rank_deficient, huge_offset, mixed_scales])
+@pytest.mark.parametrize("weight", [1.0, 1e-12, 1e-30, 1e-300])
+@pytest.mark.parametrize("shrinkage", [0.0, 1.0])
+@pytest.mark.parametrize("floor", [0.0, 1e-6])
+def test_hard_batches_never_give_nan(
+    make: Callable[[np.random.Generator], Array], weight: float, shrinkage: float, floor: float
+) -> None:
+    rng = np.random.default_rng(0)
+    mixture = StreamingGMM(3, DIM, shrinkage=shrinkage, floor=floor)
+    for _ in range(3):
+        features = torch.from_numpy(make(rng))
+        mixture.update(features, torch.tensor([0.9, 0.1, weight], dtype=torch.float64).expand(SAMPLES, 3))
+    evaluation = mixture.evaluate(features)
+    assert all(bool(part.isfinite().all()) for part in mixture.state_dict().values())
+    assert bool(evaluation.log_likelihood[:, :2].isfinite().all())
+    assert not bool(evaluation.log_likelihood.isnan().any() | evaluation.squared_mahalanobis.isnan().any())
+    # 1e-300 is nothing in float32: that class was never seen.
+    assert bool((evaluation.log_likelihood[:, 2] == -math.inf).all()) == (weight == 1e-300)
+
+
+def test_a_huge_offset_changes_likelihoods_only_by_the_rounding_of_the_features() -> None:
+    rng = np.random.default_rng(0)
+    near, far = StreamingGMM(2, 4), StreamingGMM(2, 4)
+    whole = torch.from_numpy(np.round(rng.normal(size=(200, 4)) * 16.0))  # exact at any offset here
+    weights = torch.from_numpy(rng.uniform(size=(200, 2)))
+    near.update(whole, weights)
+    far.update(whole + 2.0**20, weights)
+    torch.testing.assert_close(far.covariances, near.covariances, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(far.log_likelihood(whole + 2.0**20), near.log_likelihood(whole), rtol=1e-2, atol=1e-2)
+
+
+def test_weights_that_underflow_over_time_end_as_never_seen() -> None:
+    mixture = StreamingGMM(2, 3, decay=1e-5)
+    mixture.update(torch.randn(20, 3), torch.full((20, 2), 0.5))
+    for _ in range(9):
+        mixture.update(torch.randn(20, 3), torch.tensor([1.0, 0.0]).expand(20, 2))
+    assert float(mixture.weights[1]) == 0.0
+    assert bool((mixture.log_likelihood(torch.randn(4, 3))[:, 1] == -math.inf).all())
+    assert bool(mixture.log_likelihood(torch.randn(4, 3))[:, 0].isfinite().all())
+
+
+def test_with_shrinkage_a_class_of_almost_no_weight_neither_wins_nor_poisons() -> None:
+    rng = np.random.default_rng(0)
+    labels = rng.integers(2, size=(40, SAMPLES))
+    centers = np.stack([np.zeros(DIM), np.full(DIM, 3.0)])
+    with_tail, without = StreamingGMM(3, DIM, shrinkage=1.0), StreamingGMM(2, DIM, shrinkage=1.0)
+    plain = StreamingGMM(3, DIM)
+    for turn in labels:
+        features = centers[turn] + rng.normal(size=(SAMPLES, DIM))
+        weights = np.zeros((SAMPLES, 3))
+        weights[np.arange(SAMPLES), turn] = 1.0
+        weights[0, 2] = 1e-9  # class 2 is known through the tail of one prediction a batch
+        inputs, soft = torch.from_numpy(features), torch.from_numpy(weights)
+        with_tail.update(inputs, soft)
+        plain.update(inputs, soft)
+        without.update(inputs, soft[:, :2].clone())
+    found, expected = with_tail.log_likelihood(inputs), without.log_likelihood(inputs)
+    torch.testing.assert_close(found[:, :2], expected, rtol=1e-6, atol=1e-6)
+    right = found.argmax(dim=1).numpy() == turn
+    assert right.mean() > 0.95
+    # The test means something only if such a class does change the outcome without shrinkage, on its own samples.
+    first = StreamingGMM(3, DIM)
+    first.update(inputs, soft)
+    assert int(first.log_likelihood(inputs[:1]).argmax()) == 2
+
+
+BAD_UPDATES: list[tuple[str, Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]]] = [
+    ("shape", lambda x, w: (x[:, :-1], w)),
+    ("shape", lambda x, w: (x[0], w)),
+    ("shape", lambda x, w: (x[:0], w[:0])),
+    ("shape", lambda x, w: (x, w[:-1])),
+    ("shape", lambda x, w: (x, w[:, :-1])),
+    ("finite features", lambda x, w: (x.index_fill(0, torch.tensor([1]), math.nan), w)),
+    ("finite features", lambda x, w: (x.index_fill(0, torch.tensor([1]), -math.inf), w)),
+    ("finite weights", lambda x, w: (x, w.index_fill(0, torch.tensor([1]), math.nan))),
+    ("finite weights", lambda x, w: (x, w.index_fill(0, torch.tensor([1]), math.inf))),
+    ("finite weights", lambda x, w: (x, -w)),
+    ("fit float32", lambda x, w: (x * 1e25, w)),
+    ("fit float32", lambda x, w: (x, w * 1e38)),
+]
+
+
+@pytest.mark.parametrize(("message", "spoil"), BAD_UPDATES)
+def test_a_bad_batch_is_refused_and_changes_nothing(
+    message: str, spoil: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+) -> None:
+    mixture = StreamingGMM(3, 4)
+    features, weights = torch.randn(8, 4), 0.1 + torch.rand(8, 3)
+    mixture.update(features, weights)
+    before = {name: tensor.clone() for name, tensor in mixture.state_dict().items()}
+    with pytest.raises(DriftgateError, match=message):
+        mixture.update(*spoil(features, weights))
+    for name, tensor in mixture.state_dict().items():
+        assert torch.equal(tensor, before[name])
+
+
+def test_bad_settings_priors_queries_and_states_are_refused() -> None:
+    mean, covariance, weight = torch.zeros(2, 3), torch.eye(3).expand(2, 3, 3), torch.ones(2)
+    size: dict[str, Any] = {"num_classes": 2, "dim": 3}
+    prior = {"prior_means": mean, "prior_covariances": covariance, "prior_weights": weight}
+    for wrong in (
+        {"num_classes": 0},
+        {"dim": 0},
+        {"decay": 1.1},
+        {"floor": -1.0},
+        {"shrinkage": -1.0},
+        {"prior_means": mean},
+        prior | {"prior_means": mean.T},
+        prior | {"prior_weights": -weight},
+        prior | {"prior_covariances": covariance * math.nan},
+        prior | {"prior_covariances": covariance.double() * 1e60},
+    ):
+        with pytest.raises(DriftgateError, match="Expected"):
+            StreamingGMM(**(size | wrong))
+    mixture = StreamingGMM(2, 3)
+    with pytest.raises(DriftgateError, match=r"shape \(N, 3\)"):
+        mixture.log_likelihood(torch.zeros(2, 4))
+    with pytest.raises(DriftgateError, match="shape"):
+        mixture.load_state_dict(StreamingGMM(2, 4).state_dict())
+    with pytest.raises(DriftgateError, match="moments"):
+        mixture.apply(StreamingGMM(2, 4).moments(torch.zeros(1, 4), torch.ones(1, 2)))
+
+
+def test_queries_change_nothing_and_a_clone_lives_its_own_life() -> None:
+    mixture = StreamingGMM(CLASSES, DIM, 0.9, mean_shift=True, shrinkage=2.0)
+    batches = stream(3)
+    run(mixture, batches[:2])
+    before = {name: tensor.clone() for name, tensor in mixture.state_dict().items()}
+    copy = mixture.clone()
+    mixture.evaluate(torch.from_numpy(batches[2][0]))
+    mixture.moments(*tensors(batches[2]))
+    copy.update(*tensors(batches[2]))
+    for name, tensor in mixture.state_dict().items():
+        assert torch.equal(tensor, before[name])
+        assert not torch.equal(tensor, copy.state_dict()[name])
+    mixture.update(*tensors(batches[2]))
+    queries = torch.from_numpy(batches[0][0])
+    assert torch.equal(mixture.log_likelihood(queries), copy.log_likelihood(queries))
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_repetition_is_bit_for_bit_on_any_number_of_threads(threads: int) -> None:
+    """100 classes make several blocks, so that three threads do share the work."""
+    generator = torch.Generator().manual_seed(0)
+    features, weights = torch.randn(16, 64, generator=generator), torch.rand(16, 100, generator=generator)
+
+    def once() -> tuple[Tensor, Tensor]:
+        mixture = StreamingGMM(100, 64, shrinkage=1.0)
+        mixture.update(features, weights)
+        with torch.inference_mode():
+            return mixture.packed_covariances, mixture.log_likelihood(features)
+
+    usual = torch.get_num_threads()
+    expected = once()
+    torch.set_num_threads(threads)
+    try:
+        found, again = once(), once()
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(usual)
+    assert torch.equal(found[0], again[0])
+    assert torch.equal(found[1], again[1])
+    torch.testing.assert_close(found[0], expected[0], rtol=1e-6, atol=0.0)
+    torch.testing.assert_close(found[1], expected[1], rtol=1e-9, atol=0.0)
