@@ -49,8 +49,12 @@ def entropy(log_probabilities: Tensor) -> Tensor:
     num_classes = logs.shape[1]
     if num_classes == 1:
         return logs.new_zeros(len(logs))
-    terms = torch.where(logs > -math.inf, -logs.exp() * logs, 0.0)
-    return terms.sum(dim=1).clamp(min=0.0) / math.log(num_classes)
+    # The likeliest class has probability 1 - rest; where rest is below 1e-16, only log1p still sees it.
+    others = logs.scatter(1, logs.argmax(dim=1, keepdim=True), -math.inf)
+    rest = others.exp().sum(dim=1)
+    terms = torch.where(others > -math.inf, -others.exp() * others, 0.0)
+    total = terms.sum(dim=1) - (1.0 - rest) * torch.log1p(-rest)
+    return total.clamp(min=0.0) / math.log(num_classes)
 
 
 def posterior(log_likelihood: Tensor) -> Tensor:
@@ -91,8 +95,9 @@ def grad_norm(inputs: ScoreInputs) -> Tensor:
 
 
 def max_prediction(inputs: ScoreInputs) -> Tensor:
-    """One minus the largest class probability of the classifier."""
-    return 1.0 - inputs.logits.detach().double().softmax(dim=1).amax(dim=1)
+    """One minus the largest class probability of the classifier, as the sum of the others: exact where it is tiny."""
+    probabilities = inputs.logits.detach().double().softmax(dim=1)
+    return probabilities.scatter(1, probabilities.argmax(dim=1, keepdim=True), 0.0).sum(dim=1)
 
 
 def prediction_entropy(inputs: ScoreInputs) -> Tensor:
@@ -120,6 +125,7 @@ SCORES_FROM_ZERO = frozenset({"likelihood_entropy", "max_prediction", "predictio
 
 
 def get_score(name: str) -> Score:
+    """The novelty score called ``name``."""
     if name not in SCORES:
         raise DriftgateError(f"Expected a novelty score out of {', '.join(SCORES)} but got {name!r}.")
     return SCORES[name]
