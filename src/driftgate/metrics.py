@@ -16,7 +16,7 @@ from driftgate.types import UNKNOWN
 
 DEFINITIONS = {
     "accuracy": "share of all samples predicted as their class; a rejected sample is wrong (used for PDA)",
-    "known_accuracy": "mean over the shared classes seen so far of the accuracy within each; a rejected sample is wrong",
+    "known_accuracy": "mean over the shared classes seen so far of the accuracy within each; a rejection is wrong",
     "unknown_accuracy": "share of the samples of unknown classes that were rejected",
     "h_score": "harmonic mean of known_accuracy and unknown_accuracy; 0 where either is 0 (used for ODA and OPDA)",
     "auroc": "probability that a sample of an unknown class has a higher novelty than one of a known class",
@@ -75,6 +75,7 @@ class OnlineAccuracy(Metric):
 
 
 def harmonic_mean(first: Tensor, second: Tensor) -> Tensor:
+    """2ab / (a + b); 0 where both are 0."""
     total = first + second
     return torch.where(total == 0, 0.0, 2.0 * first * second / total)
 
@@ -85,11 +86,13 @@ def novelty_auroc(novelty: Tensor, targets: Tensor) -> float:
     if not bool(unknown.any()) or bool(unknown.all()):
         return float("nan")
     # Only the order counts: ranks keep scores that differ by less than float32 can tell.
-    ranks = novelty.double().unique(return_inverse=True)[1]
+    ranks = torch.unique(novelty.double(), return_inverse=True)[1]
     return float(binary_auroc(ranks / max(int(ranks.max()), 1), unknown.long()))
 
 
-def best_threshold(novelty: Tensor, classes: Tensor, targets: Tensor, shared_classes: Sequence[int]) -> tuple[float, float]:
+def best_threshold(
+    novelty: Tensor, classes: Tensor, targets: Tensor, shared_classes: Sequence[int]
+) -> tuple[float, float]:
     """The score of the best fixed threshold in hindsight, and that threshold.
 
     ``novelty`` (N,), ``classes`` (N,) the class predicted without rejection, ``targets`` (N,). The score is the H-score

@@ -57,10 +57,7 @@ def contrastive_loss(
 
     # Mean term: how well each known sample and the mean of its class find each other.
     to_means = views @ centers.T / temperature
-    if mean_term == "samples":
-        logs = to_means - to_means.logsumexp(dim=0, keepdim=True)
-    else:
-        logs = to_means.log_softmax(dim=1)
+    logs = to_means.log_softmax(dim=0 if mean_term == "samples" else 1)
     per_mean = -logs[known].gather(1, anchor_labels[:, None]).squeeze(1)
 
     if reduction == "sum":
