@@ -22,12 +22,12 @@ from driftgate.data.domains import Domain, MemoryDomain
 from driftgate.data.shifts import ClassSplit, Shift
 from driftgate.data.streams import DomainStream
 from driftgate.memory import StreamingGMM
-from driftgate.methods.base import create
+from driftgate.methods import create
 from driftgate.methods.gmm import GMM
 from driftgate.models import SourceModel
 from driftgate.models.normalization import batch_statistics, preserved_buffers
 from driftgate.pretrain import PretrainSettings, pretrain
-from driftgate.stream import RunResult, run_stream, score_name
+from driftgate.stream import RunResult, StreamLog, run_stream, score_name
 from driftgate.types import DriftgateError
 
 METHODS = ("source-only", "bn-stats", "gmm")
@@ -102,13 +102,8 @@ def run_demo(*, seeds: int = 3, limit: int | None = None, progress: Progress | N
             for name in METHODS:
                 method = create(name, _copy(source), seed=seed)
                 told = partial(report, f"{shift.value}  seed {seed}  {name}")
-                told(0, len(stream))
                 result = run_stream(
-                    method,
-                    stream,
-                    split,
-                    protocol=_protocol(seed, limit),
-                    on_batch=lambda log, told=told: told(len(log), len(stream)),  # type: ignore[misc]
+                    method, stream, split, protocol=_protocol(seed, limit), on_batch=_counting(told, len(stream))
                 )
                 runs.append(DemoRun(shift, name, seed, result))
                 if views is None and shift is VIEW_SHIFT and isinstance(method, GMM):
@@ -119,6 +114,11 @@ def run_demo(*, seeds: int = 3, limit: int | None = None, progress: Progress | N
 
 def _silent(label: str, done: int, total: int) -> None:
     """Report to nobody."""
+
+
+def _counting(told: Callable[[int, int], None], total: int) -> Callable[[StreamLog], None]:
+    """What ``run_stream`` calls after each batch."""
+    return lambda log: told(len(log), total)
 
 
 def _copy(source: SourceModel) -> SourceModel:
@@ -142,7 +142,9 @@ def _protocol(seed: int, limit: int | None) -> dict[str, Any]:
 
 def source_domain(seed: int, limit: int | None = None) -> Domain:
     """Rendered digits; few of them for a quick look."""
-    return MemoryDomain(SOURCE, *load_digits(SOURCE, seed=seed, per_class=PER_CLASS if limit is None else QUICK_PER_CLASS))
+    return MemoryDomain(
+        SOURCE, *load_digits(SOURCE, seed=seed, per_class=PER_CLASS if limit is None else QUICK_PER_CLASS)
+    )
 
 
 def train_source(domain: Domain, split: ClassSplit, seed: int, limit: int | None, report: Progress) -> SourceModel:
@@ -170,12 +172,11 @@ def feature_views(source: SourceModel, adapted: GMM, stream: DomainStream) -> tu
     two views is the adaptation alone.
     """
     fresh = GMM(_copy(source), adapted.settings)
-    before = _view(fresh, stream, None)
-    return before, _view(adapted, stream, before)
+    return _view(fresh, stream), _view(adapted, stream)
 
 
 @torch.no_grad()
-def _view(method: GMM, stream: DomainStream, like: FeatureView | None) -> FeatureView:
+def _view(method: GMM, stream: DomainStream) -> FeatureView:
     mixture = StreamingGMM(method.model.num_classes, method.settings.reduced_dim, decay=1.0)
     reduced: list[Tensor] = []
     labels: list[Tensor] = []
@@ -186,7 +187,7 @@ def _view(method: GMM, stream: DomainStream, like: FeatureView | None) -> Featur
             reduced.append(method.reducer(output.features))
             labels.append(batch.labels)
             mixture.update(reduced[-1], output.logits.softmax(dim=1))
-    return project_mixture(mixture, torch.cat(reduced), torch.cat(labels), method.model.spec.class_names, like)
+    return project_mixture(mixture, torch.cat(reduced), torch.cat(labels), method.model.spec.class_names)
 
 
 def summarise(runs: list[DemoRun]) -> dict[str, dict[str, dict[str, float | None]]]:

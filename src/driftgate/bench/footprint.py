@@ -152,7 +152,11 @@ def compare(
             round(per_sample * queue_length),
             f"float32 tensors of {MEASURED_QUEUE_ROWS} samples, scaled to {queue_length:,}",
         ),
-        teacher=Footprint(teacher_values(num_classes), measured_teacher(num_classes), "a ResNet-50 model with its batch norm statistics"),
+        teacher=Footprint(
+            teacher_values(num_classes),
+            measured_teacher(num_classes),
+            "a ResNet-50 model with its batch norm statistics",
+        ),
         queue_bytes_per_sample=per_sample,
         released_gmm_bytes=released_gmm_bytes(num_classes, dim),
         paper=PAPER.get(num_classes) if (dim, feature_dim) == (REDUCED_DIM, FEATURE_DIM) else None,
@@ -175,5 +179,5 @@ def measured_queue_row(num_classes: int, feature_dim: int = FEATURE_DIM) -> floa
 
 
 def measured_teacher(num_classes: int) -> int:
-    """Bytes of a copy of a real ResNet-50 model with bottleneck and classifier: parameters and batch norm statistics."""
+    """Bytes of a copy of a real ResNet-50 model: parameters and batch norm statistics."""
     return SourceModel.build("resnet50", [str(index) for index in range(num_classes)], weights=UNTRAINED).num_bytes

@@ -19,6 +19,7 @@ RECORD, PROGRESS = "record.json", "progress.safetensors"
     "--shift OPDA --method gmm --set p_reject=0.25 --out runs/photo[/bold]"
 )
 def adapt(
+    *,
     model: Annotated[Path, typer.Option("--model", help="Source model, as pretrain or import-checkpoint wrote it.")],
     data: options.Data,
     target: Annotated[list[str], typer.Option("--target", help="Target domain; repeat it for several.")],
@@ -34,7 +35,9 @@ def adapt(
     batch_size: Annotated[int, typer.Option("--batch-size", min=1)] = 64,
     seed: options.Seed = 0,
     drop_last: Annotated[bool, typer.Option("--drop-last", help="Leave out an incomplete last batch.")] = False,
-    order: Annotated[str, typer.Option("--order", help="shuffled, or dirichlet for classes that come together.")] = "shuffled",
+    order: Annotated[
+        str, typer.Option("--order", help="shuffled, or dirichlet for classes that come together.")
+    ] = "shuffled",
     concentration: Annotated[
         float, typer.Option("--concentration", help="Of the Dirichlet order; small = one class at a time.")
     ] = 0.1,
@@ -93,12 +96,11 @@ def adapt(
         limit=limit,
     )
     adapting = create(method, source, preset=preset, **chosen)
-    saved = None if save is None else writable_file(save)
-    checkpoint = None
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        checkpoint = progress_file(out / PROGRESS, resume)
-    protocol = {
+    checkpoint = None if out is None else progress_file(out / PROGRESS, resume)
+    for file in (save, None if out is None else out / RECORD):
+        if file is not None:
+            writable_file(file)
+    protocol: dict[str, Any] = {
         "data": data,
         "target": [domain.name for domain in domains],
         "model_file": model.name,
@@ -124,8 +126,8 @@ def adapt(
     result.record.setdefault("skipped", stream.skipped)
     if out is not None:
         result.save(out / RECORD)
-    if saved is not None:
-        save_method(adapting, saved)
+    if save is not None:
+        save_method(adapting, save)
     if as_json:
         print_json(result.record)
     else:
@@ -150,5 +152,7 @@ def _print_record(record: dict[str, Any]) -> None:
     table.add_row("halves", " / ".join(percent(value) for value in record["halves"]), "the score of each half")
     table.add_row("ms per batch", f"{1000 * record['seconds']['median_per_batch']:.0f}", "median; predict and learn")
     table.add_row("state KiB", kibibytes(record["state_bytes"]), "carried across batches, beyond the network")
-    table.add_row("peak MiB", f"{record['peak_memory_bytes'] / 2**20:,.0f}", "largest memory of the process in this run")
+    table.add_row(
+        "peak MiB", f"{record['peak_memory_bytes'] / 2**20:,.0f}", "largest memory of the process in this run"
+    )
     output.print(table)

@@ -13,10 +13,15 @@ from typer.core import TyperGroup
 from driftgate.cli.console import errors, fail
 
 USER_ERROR = 2
+COMMAND_ORDER = ("demo", "pretrain", "import-checkpoint", "adapt", "methods", "memory", "data")
 
 
-class OneLineErrors(TyperGroup):
+class DriftgateGroup(TyperGroup):
     """Mistakes the user can mend end in one line and exit code 2; a traceback comes only with ``--debug``."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """In the order a newcomer needs them."""
+        return sorted(super().list_commands(ctx), key=COMMAND_ORDER.index)
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -37,7 +42,7 @@ def _mendable(error: Exception) -> bool:
 
 
 app = typer.Typer(
-    cls=OneLineErrors,
+    cls=DriftgateGroup,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",

@@ -47,7 +47,7 @@ def print_json(document: Any) -> None:
 
 def make_table(title: str, columns: Sequence[str], *, left: Sequence[str] = ()) -> Table:
     """A table whose columns are right-aligned but for those named in ``left``."""
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None, padding=(0, 2))
+    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
     for column in columns:
         table.add_column(column, justify="left" if column in left else "right", no_wrap=True)
     return table

@@ -21,6 +21,7 @@ def data() -> None:
 
 @data_app.command(epilog="Example: [bold]driftgate data check visda --root data/visda --json[/bold]")
 def check(
+    *,
     name: Annotated[str, typer.Argument(help="Data set: pacs, visda, domainnet, office-home, digits or folder.")],
     root: options.Root = None,
     split: options.Split = None,

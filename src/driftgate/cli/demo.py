@@ -15,7 +15,9 @@ from driftgate.cli.console import kibibytes, make_table, note, output, percent, 
 @app.command(epilog="Example: [bold]driftgate demo --seeds 1 --out runs/demo[/bold]")
 def demo(
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="Number of seeds to average over.")] = 3,
-    out: Annotated[Path, typer.Option("--out", help="Folder for summary.json, records and picture.")] = Path("runs/demo"),
+    out: Annotated[Path, typer.Option("--out", help="Folder for summary.json, records and picture.")] = Path(
+        "runs/demo"
+    ),
     limit: Annotated[
         int | None,
         typer.Option("--limit", min=1, help="Only so many batches of each stream, after a short training: a dry run."),
@@ -46,14 +48,24 @@ def _print_table(result: Any, seeds: int) -> None:
 
     costs_of = costs(result.runs)
     title = f"Rendered digits -> handwritten digits (MNIST), {seeds} seed{'s' if seeds > 1 else ''}; scores in %"
-    columns = ("shift", "method", "score", "best threshold", "AUROC", "1st half", "2nd half", "ms/batch", "state KiB")
+    columns = (
+        "shift",
+        "method",
+        "score",
+        "best\nthreshold",
+        "AUROC",
+        "1st\nhalf",
+        "2nd\nhalf",
+        "ms a\nbatch",
+        "state\nKiB",
+    )
     table = make_table(title, columns, left=("shift", "method"))
     for shift, methods in result.summary.items():
         for position, (name, row) in enumerate(methods.items()):
             milliseconds, state = costs_of[shift, name]
             metric = "accuracy" if "h_score" not in row else "h_score"
             table.add_row(
-                (f"{shift} ({'accuracy' if metric == 'accuracy' else 'H-score'})" if position == 0 else ""),
+                f"{shift} {'accuracy' if metric == 'accuracy' else 'H-score'}" if position == 0 else "",
                 name,
                 percent(row[metric]),
                 percent(row["best_threshold_score"]),
@@ -66,4 +78,6 @@ def _print_table(result: Any, seeds: int) -> None:
                 end_section=position == len(methods) - 1,
             )
     output.print(table)
-    output.print("best threshold: the score had the best fixed threshold, known only in hindsight, been used.", style="dim")
+    output.print(
+        "best threshold: the score had the best fixed threshold, known only in hindsight, been used.", style="dim"
+    )

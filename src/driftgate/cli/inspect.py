@@ -29,11 +29,13 @@ def methods(
     if as_json:
         print_json({"classes": classes, "backbone": backbone, "methods": rows})
         return
-    columns = ("method", "source-free", "universal", "needs", "state KiB", "presets", "what it does")
+    columns = ("method", "source-\nfree", "univer-\nsal", "needs", "state\nKiB", "presets", "what it does")
     table = make_table(
-        f"State for {classes} source classes and {backbone}", columns, left=("method", "needs", "presets", "what it does")
+        f"State for {classes} source classes and {backbone}",
+        columns,
+        left=("method", "needs", "presets", "what it does"),
     )
-    table.columns[-1].no_wrap = False
+    table.columns[-1].no_wrap, table.columns[-1].min_width = False, 24
     for row in rows:
         table.add_row(
             row["name"],
@@ -75,7 +77,9 @@ def _method_rows(classes: int, backbone: str) -> list[dict[str, Any]]:
 
 @app.command(epilog="Example: [bold]driftgate memory --classes 9,200,345 --plot memory.png[/bold]")
 def memory(
-    classes: Annotated[str, typer.Option("--classes", help="Numbers of source classes, separated by commas.")] = "9,200,345",
+    classes: Annotated[
+        str, typer.Option("--classes", help="Numbers of source classes, separated by commas.")
+    ] = "9,200,345",
     plot: Annotated[Path | None, typer.Option("--plot", help="Draw the paper's memory figure into this file.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -110,32 +114,36 @@ def _counts(text: str) -> list[int]:
 
 def _print_comparison(comparison: Comparison) -> None:
     paper = comparison.paper
-    columns = ("", "values (formula)", "KiB (formula, float32)", "KiB (measured)", "paper's KB", "GMM is", "measured on")
-    table = make_table(f"{comparison.num_classes} source classes", columns, left=("", "measured on"))
-    printed = {"gmm": paper and paper.gmm_kb, "teacher": paper and paper.teacher_kb}
-    rows = {"gmm": "GMM", "queue": "memory queue", "teacher": "mean teacher"}
-    for key, label in rows.items():
-        part = getattr(comparison, key)
+    columns = ("", "values", "KiB, formula", "KiB, measured", "paper's KB", "GMM is")
+    table = make_table(f"{comparison.num_classes} source classes", columns, left=("",))
+    rows = (
+        ("GMM", comparison.gmm, paper and paper.gmm_kb),
+        ("memory queue", comparison.queue, None),
+        ("mean teacher", comparison.teacher, paper and paper.teacher_kb),
+    )
+    for label, part, printed in rows:
         ratio = comparison.gmm.measured_bytes / part.measured_bytes
-        figure = printed.get(key)
         table.add_row(
             label,
             f"{part.values:,}",
             kibibytes(part.formula_bytes),
             kibibytes(part.measured_bytes),
-            f"{figure:,.2f}" if figure else "-",
-            "" if key == "gmm" else f"{100 * ratio:.2f} %",
-            part.how,
+            "-" if printed is None else f"{printed:,.2f}",
+            "" if part is comparison.gmm else f"{100 * ratio:.2f} %",
         )
     output.print(table)
     lines = [
-        f"A queue is larger from {comparison.break_even:,} samples on ({comparison.queue_bytes_per_sample:,.0f} bytes each).",
-        f"The released code keeps float64 and full matrices: {kibibytes(comparison.released_gmm_bytes)} KiB, "
-        f"as much as {comparison.released_break_even:,} samples of a queue.",
+        *(f"{label}: measured on {part.how}." for label, part, _ in rows),
+        f"A queue is larger than our mixture from {comparison.break_even:,} samples on, "
+        f"{comparison.queue_bytes_per_sample:,.0f} bytes each.",
+        f"The released code keeps float64 and full matrices: {kibibytes(comparison.released_gmm_bytes)} KiB, the "
+        f"paper's figure; a queue is larger than that from {comparison.released_break_even:,} samples on.",
     ]
     if paper is not None:
         lines.append(
-            f"The paper has {paper.break_even} samples of {paper.queue_kb_per_sample:.2f} KB: tensors of 64 samples "
-            "were counted as one."
+            f"The paper says {paper.break_even} samples of {paper.queue_kb_per_sample:.2f} KB; those are the bytes of "
+            "tensors of 64 samples."
         )
-    output.print(*(f"  {line}" for line in lines), "", sep="\n", style="dim")
+    for line in lines:
+        output.print(f"- {line}", style="dim", markup=False)
+    output.print()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -17,6 +17,7 @@ from driftgate.cli.console import note, output, percent, print_json, progress_ba
     "--backbone lite0 --input-size 112 --out art.safetensors[/bold]"
 )
 def pretrain(
+    *,
     data: options.Data,
     source: Annotated[list[str], typer.Option("--source", help="Source domain; repeat it to use several as one.")],
     out: Annotated[Path, typer.Option("--out", help="File for the trained model (.safetensors).")],
@@ -64,7 +65,7 @@ def pretrain(
     size = None if input_size is None else (input_size, input_size)
     names = source_class_names(dataset, classes)
     model = SourceModel.build(backbone, names, seed=seed, input_size=size, weights=weights)
-    described = {
+    described: dict[str, Any] = {
         "data": data,
         "source": [domain.name for domain in domains],
         "shift": classes.shift.value,
@@ -114,6 +115,7 @@ def pretrain(
     "--root data/visda --shift OPDA[/bold]",
 )
 def import_checkpoint(
+    *,
     checkpoint: Annotated[Path, typer.Argument(help="source_ckpt.pt as the released code of GMM and COMET writes it.")],
     out: Annotated[Path, typer.Option("--out", help="File for the model (.safetensors).")],
     class_names: Annotated[
@@ -145,7 +147,9 @@ def import_checkpoint(
     if as_json:
         print_json({"out": str(out), "model": model.spec.model_dump(mode="json")})
     else:
-        output.print(f"{model.num_classes} classes, {model.spec.backbone}. Written to {out}.", markup=False, soft_wrap=True)
+        output.print(
+            f"{model.num_classes} classes, {model.spec.backbone}. Written to {out}.", markup=False, soft_wrap=True
+        )
 
 
 def _duration(seconds: float) -> str:

@@ -1,0 +1,331 @@
+"""The commands as a user runs them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+from typer.testing import CliRunner
+
+from driftgate.cli import app
+from driftgate.methods import available, load_method
+from driftgate.models import SourceModel
+from driftgate.models.resnet import ResNet50
+
+COMMANDS = (
+    ["demo"],
+    ["pretrain"],
+    ["adapt"],
+    ["methods"],
+    ["memory"],
+    ["data", "check"],
+    ["import-checkpoint"],
+)
+
+
+def run(*arguments: object) -> Any:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def refused(*arguments: object) -> str:
+    """Run a command that must fail like a user's mistake: exit code 2, one line on stderr, nothing on stdout."""
+    result = run(*arguments)
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    lines = result.stderr.strip().splitlines()
+    assert len(lines) == 1 and lines[0].startswith("Error: ")
+    return str(lines[0])
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two domains of four classes: squares of one brightness a class, darker in the second domain."""
+    root = tmp_path_factory.mktemp("tree")
+    random = np.random.default_rng(0)
+    for domain, scale in (("day", 1.0), ("night", 0.6)):
+        for index, name in enumerate(("ape", "bee", "cat", "dog")):
+            folder = root / domain / name
+            folder.mkdir(parents=True)
+            for number in range(12):
+                pixels = random.uniform(0, 60, (28, 28, 3))
+                pixels[6 * index : 6 * index + 8] += 180 * scale
+                Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(folder / f"{number}.png")
+    return root
+
+
+@pytest.fixture(scope="module")
+def trained(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """A source model trained by the command, and the JSON it printed."""
+    out = tmp_path_factory.mktemp("model") / "source.safetensors"
+    result = run(*_pretrain(tree, out), "--epochs", 2, "--held-out", 0.25, "--json")
+    assert result.exit_code == 0, result.output
+    return out, json.loads(result.stdout)
+
+
+def _pretrain(tree: Path, out: Path) -> list[object]:
+    data = ["--data", "folder", "--root", tree, "--source", "day", "--split", "2/1/1"]
+    return ["pretrain", *data, "--backbone", "cnn", "--batch-size", 8, "--out", out]
+
+
+def _adapt(tree: Path, model: Path, *more: object) -> list[object]:
+    data = ["--data", "folder", "--root", tree, "--target", "night", "--split", "2/1/1"]
+    return ["adapt", "--model", model, *data, "--batch-size", 8, *more]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_help_explains_with_an_example(command: list[str]) -> None:
+    result = run(*command, "--help")
+    assert result.exit_code == 0
+    assert "Example:" in result.stdout and f"driftgate {' '.join(command)}" in result.stdout
+    assert "--json" in result.stdout
+
+
+def test_the_overview_lists_all_commands_the_demo_first() -> None:
+    text = run("--help").stdout
+    places = [text.index(f" {command[0]} ") for command in COMMANDS]
+    assert min(places[1:]) > places[0]
+
+
+def test_the_command_line_starts_without_torch() -> None:
+    script = "import sys, driftgate.cli; print('torch' in sys.modules, 'matplotlib' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]
+
+
+def test_as_a_module_errors_are_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "driftgate", "data", "check", "pacs", "--root", str(tmp_path / "nowhere")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("Error: ") and len(done.stderr.splitlines()) == 1
+    assert "does not exist" in done.stderr
+
+
+def test_debug_shows_the_traceback(tmp_path: Path) -> None:
+    result = run("--debug", "data", "check", "pacs", "--root", tmp_path / "nowhere")
+    assert result.exit_code == 1
+    assert type(result.exception).__name__ == "DriftgateError"
+
+
+def test_interruption_ends_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("driftgate.bench.footprint.compare", interrupted)
+    assert run("memory").exit_code == 130
+
+
+def test_a_file_that_cannot_be_written_is_the_users_to_mend(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    assert "file" in refused("memory", "--classes", 2, "--plot", tmp_path / "file" / "memory.png")
+
+
+def test_unknown_options_are_refused() -> None:
+    result = run("memory", "--clases", "9")
+    assert result.exit_code == 2 and "--clases" in result.stderr
+
+
+def test_memory_prints_the_supplements_comparison(tmp_path: Path) -> None:
+    result = run("memory", "--classes", "9, 200", "--json", "--plot", tmp_path / "memory.png")
+    rows = json.loads(result.stdout)
+    assert [row["classes"] for row in rows] == [9, 200]
+    assert rows[0]["gmm"]["measured_bytes"] == 77_220
+    assert rows[0]["break_even_queue_length"] == 73
+    assert (tmp_path / "memory.png").read_bytes().startswith(b"\x89PNG")
+    text = run("memory", "--classes", "9").stdout
+    assert "94,098.23" in text and "292.57" in text and "75.41" in text
+
+
+@pytest.mark.parametrize("classes", ["", "9,", "0", "-3", "nine", "9;200"])
+def test_memory_refuses_what_is_no_number_of_classes(classes: str) -> None:
+    assert "9,200,345" in refused("memory", f"--classes={classes}")
+
+
+def test_methods_lists_all_with_their_state() -> None:
+    document = json.loads(run("methods", "--classes", 5, "--json").stdout)
+    rows = {row["name"]: row for row in document["methods"]}
+    assert set(rows) == set(available())
+    assert rows["gmm"]["state_bytes"] >= 4 * 5 * (64 + 64 * 65 // 2 + 1)
+    assert rows["source-only"]["state_bytes"] == 0
+    assert "paper" in rows["gmm"]["presets"]
+    assert all(row["summary"] for row in rows.values())
+
+
+def test_data_check_reports_a_tree(tree: Path) -> None:
+    document = json.loads(run("data", "check", "folder", "--root", tree, "--split", "2/1/1", "--json").stdout)
+    assert document["classes"] == ["ape", "bee", "cat", "dog"]
+    assert {domain["name"]: domain["images"] for domain in document["domains"]} == {"day": 48, "night": 48}
+    text = run("data", "check", "folder", "--root", tree, "--split", "2/1/1").stdout
+    assert "OPDA" in text and "everything is there" in text
+
+
+def test_data_check_refuses_unknown_names_and_orders(tree: Path) -> None:
+    assert "'imagenet'" in refused("data", "check", "imagenet", "--root", tree)
+    assert "shared-first" in refused("data", "check", "folder", "--root", tree, "--class-order", "random")
+
+
+def test_pretrain_reports_and_writes_a_model(trained: tuple[Path, dict[str, Any]]) -> None:
+    out, document = trained
+    model = SourceModel.load(out)
+    assert model.spec.class_names == ("ape", "bee", "cat")
+    assert model.spec.input_size == (28, 28)
+    assert document["shift"] == "OPDA" and document["settings"]["epochs"] == 2
+    assert 0.0 <= document["held_out_accuracy"] <= 1.0
+    assert [path.name for path in out.parent.iterdir()] == [out.name]
+
+
+def test_a_dry_run_estimates_and_writes_nothing(tree: Path, tmp_path: Path) -> None:
+    result = run(*_pretrain(tree, tmp_path / "source.safetensors"), "--dry-run", "--json")
+    assert json.loads(result.stdout)["estimated_seconds"] > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_pretrain_refuses_mistakes_and_writes_nothing(tree: Path, tmp_path: Path) -> None:
+    command = _pretrain(tree, tmp_path / "source.safetensors")
+    assert "out of cnn" in refused(*command, "--backbone", "alexnet")
+    assert "'dusk'" in refused(*command, "--source", "dusk")
+    assert "9 classes" in refused(*command, "--split", "3/3/3")
+    assert "--resume" in refused(*command, "--resume")
+    assert "is a folder" in refused(*_pretrain(tree, tmp_path))
+    assert "lr" in refused(*command, "--lr", "-1")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_stopped_training_is_not_overwritten(tree: Path, tmp_path: Path) -> None:
+    (tmp_path / "source.progress.safetensors").write_bytes(b"hours of work")
+    assert "--resume" in refused(*_pretrain(tree, tmp_path / "source.safetensors"))
+    assert (tmp_path / "source.progress.safetensors").read_bytes() == b"hours of work"
+
+
+def test_adapt_writes_record_and_method(tree: Path, trained: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    out, saved = tmp_path / "run", tmp_path / "adapted.safetensors"
+    settings = ["--set", "reduced_dim=8", "--set", "gate=frozen", "--set", "max_grad_norm=null"]
+    result = run(*_adapt(tree, trained[0], *settings, "--seed", 3, "--out", out, "--save", saved, "--json"))
+    assert result.exit_code == 0, result.output
+    record = json.loads(result.stdout)
+    assert record == json.loads((out / "record.json").read_text())
+    assert record["settings"]["reduced_dim"] == 8 and record["settings"]["gate"] == "frozen"
+    assert record["settings"]["seed"] == record["protocol"]["seed"] == 3
+    assert record["protocol"]["target"] == ["night"] and record["protocol"]["samples"] == 36
+    assert record["skipped"] == []
+    assert [path.name for path in out.iterdir()] == ["record.json"]
+    method = load_method(saved)
+    assert method.name == "gmm" and method.steps == record["protocol"]["batches"] == 5
+
+
+def test_adapt_takes_presets_orders_and_several_targets(tree: Path, trained: tuple[Path, dict[str, Any]]) -> None:
+    more = ["--target", "day", "--arrangement", "continual", "--order", "dirichlet", "--drop-last", "--limit", 40]
+    record = json.loads(run(*_adapt(tree, trained[0], *more, "--preset", "released", "--json")).stdout)
+    assert record["protocol"]["target"] == ["night", "day"]
+    assert record["protocol"]["samples"] == 32  # 20 of each domain, of which 2 full batches of 8
+    assert record["settings"]["decay"] == 1.0 and record["protocol"]["preset"] == "released"
+
+
+def test_adapt_prints_a_table(tree: Path, trained: tuple[Path, dict[str, Any]]) -> None:
+    result = run(*_adapt(tree, trained[0], "--method", "source-only"))
+    assert result.exit_code == 0
+    assert "h_score" in result.stdout and "harmonic mean" in result.stdout
+
+
+def test_adapt_resumes_a_stopped_run(
+    tree: Path, trained: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import driftgate.stream as stream_module
+
+    def command(name: str) -> list[object]:
+        return _adapt(tree, trained[0], "--set", "reduced_dim=4", "--out", tmp_path / name, "--json")
+
+    whole = json.loads(run(*command("whole")).stdout)
+    original = stream_module.run_stream
+
+    def stopped(*arguments: Any, **keywords: Any) -> Any:
+        def stop(log: stream_module.StreamLog) -> None:
+            if len(log) == 3:
+                raise KeyboardInterrupt
+
+        return original(*arguments, **{**keywords, "on_batch": stop, "checkpoint_every": 2})
+
+    with monkeypatch.context() as patched:
+        patched.setattr(stream_module, "run_stream", stopped)
+        assert run(*command("stopped")).exit_code == 130
+    assert [path.name for path in (tmp_path / "stopped").iterdir()] == ["progress.safetensors"]
+    assert "--resume" in refused(*command("stopped"))
+    resumed = json.loads(run(*command("stopped"), "--resume").stdout)
+    for name in ("metrics", "series", "halves", "settings"):
+        assert resumed[name] == whole[name]
+
+
+def test_adapt_refuses_mistakes_and_writes_nothing(
+    tree: Path, trained: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    model, out = trained[0], tmp_path / "run"
+    command = [*_adapt(tree, model), "--out", out]
+    assert "source classes of the model" in refused(*command, "--split", "2/0/2")
+    assert "no setting 'learning_rate'" in refused(*command, "--set", "learning_rate=1")
+    assert "key=value" in refused(*command, "--set", "lr")
+    assert "preset" in refused(*command, "--preset", "mine")
+    assert "'tent'" in refused(*command, "--method", "tent")
+    assert "'sorted'" in refused(*command, "--order", "sorted")
+    assert "'float16'" in refused(*command, "--precision", "float16")
+    assert "no such file" in refused(*_adapt(tree, tmp_path / "missing.safetensors"), "--out", out)
+    assert "--out" in refused(*_adapt(tree, model), "--resume")
+    assert "there is none" in refused(*command, "--resume")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_broken_images_are_skipped_and_named_or_refused(
+    tree: Path, trained: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    import shutil
+
+    broken = tmp_path / "tree"
+    shutil.copytree(tree, broken)
+    (broken / "night" / "ape" / "0.png").write_bytes(b"no picture")
+    result = run(*_adapt(broken, trained[0], "--method", "source-only", "--json"))
+    record = json.loads(result.stdout)
+    assert [Path(path).name for path in record["skipped"]] == ["0.png"]
+    assert "1 images could not be read" in result.stderr
+    assert "0.png" in refused(*_adapt(broken, trained[0], "--method", "source-only", "--strict"))
+
+
+def test_import_checkpoint_writes_a_model(tmp_path: Path) -> None:
+    norm, linear = nn.BatchNorm1d(256), nn.Linear(2048, 256)
+    torch.save(
+        {
+            "backbone_state_dict": ResNet50().state_dict(),
+            "feature_extractor_state_dict": {
+                **{f"bottleneck.{name}": value for name, value in linear.state_dict().items()},
+                **{f"bn.{name}": value for name, value in norm.state_dict().items()},
+            },
+            "classifier_state_dict": {
+                "fc.weight_g": torch.ones(3, 1),
+                "fc.weight_v": torch.randn(3, 256),
+                "fc.bias": torch.zeros(3),
+            },
+        },
+        tmp_path / "source_ckpt.pt",
+    )
+    out = tmp_path / "source.safetensors"
+    command = ["import-checkpoint", tmp_path / "source_ckpt.pt", "--out", out]
+    assert "3 class names" in refused(*command, "--class-names", "a,b")
+    assert not out.exists()
+    document = json.loads(run(*command, "--class-names", "a, b, c", "--json").stdout)
+    assert document["model"]["class_names"] == ["a", "b", "c"]
+    assert SourceModel.load(out).spec.class_names == ("a", "b", "c")
+
+
+def test_import_checkpoint_refuses_other_files(tmp_path: Path) -> None:
+    torch.save({"state_dict": {}}, tmp_path / "other.pt")
+    assert "backbone_state_dict" in refused("import-checkpoint", tmp_path / "other.pt", "--out", tmp_path / "out")
+    message = refused(
+        "import-checkpoint", tmp_path / "other.pt", "--out", tmp_path / "o", "--class-names", "a", "--data", "digits"
+    )
+    assert "both" in message
+    assert [path.name for path in tmp_path.iterdir()] == ["other.pt"]
