@@ -25,7 +25,9 @@ from driftgate.types import DriftgateError
 MakePicture = Callable[..., Path]
 
 
-@given(st.lists(st.binary(max_size=20), max_size=30))
+@given(
+    st.lists(st.binary(max_size=20) | st.sampled_from([b"", b"/", b"a/b", b"a/c", b"/a/b", b"a//b", b"b"]), max_size=30)
+)
 def test_path_table_gives_back_what_it_got(paths: list[bytes]) -> None:
     table = PathTable(paths)
     assert [table[index] for index in range(len(table))] == paths

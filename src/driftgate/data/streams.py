@@ -186,7 +186,7 @@ class Samples:
     def __init__(self, domains: Sequence[Domain], class_indices: Iterable[int]) -> None:
         self.domains = tuple(domains)
         self.starts = np.cumsum([0, *(len(domain) for domain in domains)])
-        self.classes = torch.cat([domain.classes for domain in domains])
+        self.classes = domains[0].classes if len(domains) == 1 else torch.cat([domain.classes for domain in domains])
         wanted = torch.tensor(sorted(class_indices))
         self.chosen = torch.isin(self.classes, wanted).nonzero().flatten()
         if len(self.chosen) == 0:
