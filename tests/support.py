@@ -12,7 +12,7 @@ NUM_CLASSES = 5
 SIZE = 8
 
 
-def small_model(seed: int = 0, num_classes: int = NUM_CLASSES) -> SourceModel:
+def small_model(seed: int = 0, num_classes: int = NUM_CLASSES, *, flip: bool = True) -> SourceModel:
     """Convolution, batch norm and dropout in 8 x 8 pixels: every kind of layer that could misbehave."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -25,7 +25,7 @@ def small_model(seed: int = 0, num_classes: int = NUM_CLASSES) -> SourceModel:
             nn.Dropout(0.5),
         )
         names = [f"class {index}" for index in range(num_classes)]
-        return SourceModel(backbone, class_names=names, input_size=(SIZE, SIZE), feature_dim=16)
+        return SourceModel(backbone, class_names=names, input_size=(SIZE, SIZE), feature_dim=16, flip=flip)
 
 
 def images_of(count: int, seed: int) -> Tensor:

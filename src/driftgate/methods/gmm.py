@@ -37,7 +37,8 @@ class GMMSettings(MethodSettings):
         max_grad_norm: gradients longer than this are scaled down to it; None leaves them as they are.
         batch_norm: ``batch`` normalises by the batch and lets the running statistics follow, ``running`` keeps the
             source's.
-        reduced_dim: size of the reduced feature space (FD_r).
+        reduced_dim: size of the reduced feature space (FD_r); at most the size of the features, for more dimensions
+            than that would leave every covariance singular.
         decay: how much of the mixture's past survives a batch (alpha).
         covariance_floor, covariance_shrinkage, mean_shift: see ``StreamingGMM``.
         novelty: name of the novelty score.
@@ -66,7 +67,7 @@ class GMMSettings(MethodSettings):
     covariance_shrinkage: float = Field(default=300.0, ge=0.0)
     mean_shift: bool = False
     novelty: str = "likelihood_entropy"
-    gate: GateKind = "mixture"
+    gate: GateKind = "tracking"
     p_reject: float = Field(default=0.5, ge=0.0, lt=1.0)
     init_batches: int = Field(default=30, ge=1)
     quantile_rule: QuantileRule = "interpolated"
@@ -119,10 +120,10 @@ class GMM(Method):
         chosen = self.settings
         self._score = get_score(chosen.novelty)
         with private_rng(self.generator):
-            self.reducer = nn.Linear(model.spec.feature_dim, chosen.reduced_dim)
+            self.reducer = nn.Linear(model.spec.feature_dim, min(chosen.reduced_dim, model.spec.feature_dim))
         self.mixture = StreamingGMM(
             model.num_classes,
-            chosen.reduced_dim,
+            self.reducer.out_features,
             chosen.decay,
             mean_shift=chosen.mean_shift,
             floor=chosen.covariance_floor,
@@ -249,7 +250,7 @@ class GMM(Method):
         if bool(norm.isfinite()):
             self._optimizer.step()
         else:
-            logger.warning("step %d: the gradient is not finite (loss %.4g); nothing learned", self.steps, float(loss))
+            logger.warning("step %d: the gradient is not finite (loss %.4g); nothing learned", self.steps, loss.item())
         self._optimizer.zero_grad(set_to_none=True)
 
     def memory_tensors(self) -> dict[str, Tensor]:

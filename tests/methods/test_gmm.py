@@ -1,0 +1,218 @@
+"""The method as a whole: what its presets mean, what a step does, and that it learns."""
+
+from __future__ import annotations
+
+import logging
+import math
+
+import pytest
+import torch
+from support import NUM_CLASSES, images_of, small_model, state_of
+from torch import Tensor
+from torch.nn import functional as F
+
+import driftgate
+from driftgate import UNKNOWN, UNLABELED, DivergedError, DriftgateError
+from driftgate.methods.gmm import GMM
+from driftgate.novelty.scores import SCORES
+
+
+def make(**settings: object) -> GMM:
+    method = driftgate.create("gmm", small_model(), **settings)
+    assert isinstance(method, GMM)
+    return method
+
+
+def test_first_step_follows_the_paper_by_hand() -> None:
+    """The paper's preset on one batch, each quantity computed again in the plainest way, in float64."""
+    images = images_of(24, 0)
+    method = make(preset="paper", reduced_dim=4, batch_norm="running")
+    model = small_model()
+    with torch.no_grad():
+        output = model(images)
+        reduced = method.reducer(output.features).double()
+    weights = output.logits.double().softmax(dim=1)
+    total = weights.sum(dim=0)
+    means = (weights.T @ reduced) / total[:, None]
+    log_likelihood = torch.empty(24, NUM_CLASSES, dtype=torch.float64)
+    for label in range(NUM_CLASSES):
+        offsets = reduced - means[label]
+        covariance = sum(weights[i, label] * torch.outer(offsets[i], offsets[i]) for i in range(24)) / total[label]
+        distribution = torch.distributions.MultivariateNormal(means[label], covariance)
+        log_likelihood[:, label] = distribution.log_prob(reduced)
+    probabilities = log_likelihood.softmax(dim=1)
+    novelty = -(probabilities * probabilities.log()).sum(dim=1) / math.log(NUM_CLASSES)
+    known, unknown = torch.quantile(novelty, 0.25), torch.quantile(novelty, 0.75)
+    pseudo_labels = torch.where(novelty <= known, log_likelihood.argmax(dim=1), UNLABELED)
+    pseudo_labels[novelty >= unknown] = UNKNOWN
+    labels = torch.where(novelty <= (known + unknown) / 2, output.logits.argmax(dim=1), UNKNOWN)
+
+    prediction = method.step(images)
+    assert torch.allclose(prediction.novelty, novelty, rtol=1e-3, atol=1e-6)
+    assert torch.equal(prediction.pseudo_labels, pseudo_labels)
+    assert torch.equal(prediction.labels, labels)
+    assert torch.allclose(method.mixture.means.double(), means, rtol=1e-4, atol=1e-6)
+
+
+def test_second_step_uses_the_first_one_s_gradient() -> None:
+    """One SGD step on Eq. 8 with the released loss, by hand: weights after it are those of the method."""
+    images = images_of(16, 1)
+    method = make(preset="released", batch_norm="running", lr=0.1, momentum=0.0)
+    model = small_model()
+    labels = method.predict(images).pseudo_labels
+    probabilities = model(images).logits.softmax(dim=1)
+    scores = (probabilities / 0.1).logsumexp(dim=1)
+    loss = 1e-3 * (scores[labels == UNKNOWN].sum() - scores[labels >= 0].sum())
+    loss.backward()
+    method.step(images)
+    expected = {
+        name: parameter - (0.01 if name.startswith("backbone") else 0.1) * parameter.grad
+        for name, parameter in model.named_parameters()
+        if parameter.grad is not None
+    }
+    assert len(expected) == len(list(model.parameters()))
+    for name, parameter in method.model.named_parameters():
+        assert torch.allclose(parameter, expected[name], atol=1e-7), name
+
+
+def test_released_preset_never_moves_the_reducer_and_the_default_does() -> None:
+    for preset, moves in (("released", False), (None, True), ("paper", True)):
+        method = make(preset=preset, lr=1e-4)
+        before = method.reducer.weight.detach().clone()
+        for seed in range(3):
+            method.step(images_of(32, seed))
+        assert torch.equal(before, method.reducer.weight) is not moves
+
+
+def test_presets_keep_the_equations() -> None:
+    paper, released = make(preset="paper").settings, make(preset="released").settings
+    assert (paper.decay, paper.reduction, paper.kl_form, paper.gate) == (0.999, "sum", "paper", "frozen")
+    assert (paper.covariance_shrinkage, paper.self_pairs, paper.mean_term) == (0.0, True, "samples")
+    assert (paper.p_reject, paper.init_batches, paper.temperature, paper.kl_weight) == (0.5, 30, 0.1, 1.0)
+    assert (paper.reduced_dim, paper.momentum, paper.lr) == (64, 0.9, 0.01)
+    assert (released.decay, released.contrastive_weight, released.kl_form) == (1.0, 0.0, "bounded")
+    assert (released.kl_weight, released.kl_temperature, released.quantile_rule) == (1e-3, 0.1, "released")
+    with pytest.raises(DriftgateError, match="Expected a preset of 'gmm' out of paper, released but got 'best'"):
+        make(preset="best")
+
+
+@pytest.mark.parametrize("novelty", SCORES)
+@pytest.mark.parametrize("gate", ["frozen", "tracking", "mixture"])
+def test_every_score_with_every_gate(novelty: str, gate: str) -> None:
+    method = make(novelty=novelty, gate=gate, init_batches=2)
+    for seed in range(7):
+        prediction = method.step(images_of(20, seed))
+        assert prediction.novelty.isfinite().all()
+        used = prediction.pseudo_labels != UNLABELED
+        assert used.any()
+    assert all(tensor.isfinite().all() for tensor in state_of(method).values() if tensor.is_floating_point())
+
+
+@pytest.mark.parametrize("kl_form", ["paper", "bounded", "cross_entropy", "comet"])
+@pytest.mark.parametrize("reduction", ["sum", "mean"])
+def test_every_loss_form_stays_finite(kl_form: str, reduction: str) -> None:
+    method = make(kl_form=kl_form, reduction=reduction, lr=1e-3, mean_term="classes")
+    for seed in range(5):
+        method.step(images_of(16, seed))
+    assert all(tensor.isfinite().all() for tensor in state_of(method).values() if tensor.is_floating_point())
+
+
+def test_state_bytes_are_the_formula_s() -> None:
+    method = make(reduced_dim=64, gate="frozen")
+    method.step(images_of(8, 0))
+    assert method.num_bytes == 4 * NUM_CLASSES * (64 + 64 * 65 // 2 + 1) + method.gate.num_bytes
+
+
+def test_prior_knowledge_is_where_the_mixture_starts() -> None:
+    method = make(reduced_dim=3, decay=1.0)
+    means, covariances = torch.randn(NUM_CLASSES, 3), torch.eye(3).repeat(NUM_CLASSES, 1, 1)
+    method.set_prior(means, covariances, torch.full((NUM_CLASSES,), 1e9))
+    method.step(images_of(16, 0))
+    assert torch.allclose(method.mixture.means, means, atol=1e-5)
+    with pytest.raises(DriftgateError, match="before the first step"):
+        method.set_prior(means, covariances, torch.ones(NUM_CLASSES))
+
+
+def test_prior_in_feature_space_goes_through_the_reducer() -> None:
+    method = make(reduced_dim=3)
+    size = method.model.spec.feature_dim
+    features = torch.randn(400, size, generator=torch.Generator().manual_seed(0))
+    mean, covariance = features.mean(dim=0), torch.cov(features.T)
+    method.set_prior(
+        mean.repeat(NUM_CLASSES, 1),
+        covariance.repeat(NUM_CLASSES, 1, 1),
+        torch.ones(NUM_CLASSES),
+        space="features",
+    )
+    reduced = method.reducer(features).detach()
+    assert torch.allclose(method.mixture.means[0], reduced.mean(dim=0), atol=1e-4)
+    assert torch.allclose(method.mixture.covariances[0], torch.cov(reduced.T), atol=1e-4)
+
+
+def test_diverged_network_raises_and_keeps_the_last_good_state() -> None:
+    method = make()
+    method.step(images_of(8, 0))
+    with torch.no_grad():
+        method.model.bottleneck[0].weight.fill_(1e38)  # type: ignore[index]
+    before = state_of(method)
+    with pytest.raises(DivergedError, match="diverged after 1 steps; lower lr"):
+        method.step(images_of(8, 1))
+    after = state_of(method)
+    assert [name for name in before if not torch.equal(before[name], after[name])] == []
+
+
+def test_a_gradient_that_is_not_finite_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    method = make(kl_form="paper", reduction="sum", kl_weight=3e38)
+    before = [parameter.detach().clone() for parameter in method.model.parameters()]
+    with caplog.at_level(logging.WARNING):
+        method.step(images_of(16, 0))
+    assert "gradient is not finite" in caplog.text
+    assert all(torch.equal(old, new) for old, new in zip(before, method.model.parameters(), strict=True))
+
+
+def test_clipping_bounds_the_step() -> None:
+    method = make(max_grad_norm=1e-3, lr=1.0, backbone_lr_scale=1.0, momentum=0.0)
+    before = torch.cat([p.detach().flatten() for p in [*method.model.parameters(), *method.reducer.parameters()]])
+    method.step(images_of(16, 0))
+    after = torch.cat([p.detach().flatten() for p in [*method.model.parameters(), *method.reducer.parameters()]])
+    assert 0 < (after - before).norm() <= 1.01e-3
+
+
+def blobs(count: int, seed: int, shift: float, classes: list[int]) -> tuple[Tensor, Tensor]:
+    """Images of classes that differ in which quarter is bright; ``shift`` darkens and blurs them together."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.tensor(classes)[torch.randint(len(classes), (count,), generator=generator)]
+    images = 0.15 * torch.rand(count, 3, 8, 8, generator=generator)
+    for index, label in enumerate(labels.tolist()):
+        row, column = divmod(label, 3)
+        images[index, :, 3 * row : 3 * row + 2, 3 * column : 3 * column + 2] += 0.6
+    return (images * (1 - shift) + shift * images.mean(dim=(2, 3), keepdim=True)).clamp(0, 1), labels
+
+
+def test_it_learns_on_an_easy_stream() -> None:
+    """Five blobs known, two new, contrast lost: adapting must beat the source model clearly."""
+    model = small_model(flip=False)  # a mirrored blob is another class
+    torch.manual_seed(0)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    model.train()
+    for seed in range(60):
+        images, labels = blobs(64, seed, 0.0, [0, 1, 2, 3, 4])
+        loss = F.cross_entropy(model(images).logits, labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    model.eval()
+    weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    scores = {}
+    for name in ("source-only", "gmm"):
+        model.load_state_dict(weights)
+        method = driftgate.create(name, model)
+        correct = total = 0
+        for seed in range(100, 140):
+            images, classes = blobs(64, seed, 0.6, [0, 1, 2, 3, 4, 6, 8])
+            labels = torch.where(classes < NUM_CLASSES, classes, UNKNOWN)
+            correct += int((method.step(images).labels == labels).sum())
+            total += len(labels)
+        scores[name] = correct / total
+    print(scores)
+    assert scores["gmm"] > scores["source-only"] + 0.1
