@@ -24,4 +24,5 @@ def private_rng(generator: torch.Generator) -> Iterator[None]:
 
 
 def seeded(seed: int) -> torch.Generator:
+    """A generator of its own, seeded."""
     return torch.Generator().manual_seed(seed)

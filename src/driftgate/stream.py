@@ -6,7 +6,6 @@ import json
 import logging
 import math
 import platform
-import resource
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -65,7 +64,7 @@ class StreamLog:
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor]) -> StreamLog:
         sizes = tensors["sizes"].tolist()
-        per_sample = {name: list(tensors[name].split(sizes)) for name in _PER_SAMPLE}
+        per_sample = {name: list(torch.split(tensors[name], sizes)) for name in _PER_SAMPLE}
         per_batch = {name: list(tensors[name].unbind()) for name in _PER_BATCH}
         return cls(**per_sample, **per_batch)
 
@@ -125,7 +124,7 @@ def run_stream(
         )
     log = StreamLog()
     if checkpoint is not None and Path(checkpoint).exists():
-        log = _resume(method, checkpoint)
+        log = _resume(method, stream, checkpoint)
     _reset_peak_memory()
     for batch in stream.batches(start=len(log)):
         started = time.perf_counter()
@@ -134,10 +133,10 @@ def run_stream(
         if on_batch is not None:
             on_batch(log)
         if checkpoint is not None and len(log) % checkpoint_every == 0:
-            _save_progress(method, log, checkpoint)
+            _save_progress(method, stream, log, checkpoint)
     if len(log) == 0:
         raise DriftgateError("Expected a stream with at least one batch but it is empty.")
-    record = _record(method, log, split, protocol or {})
+    record = _record(method, log, split, protocol or {}, stream.skipped)
     if checkpoint is not None:
         Path(checkpoint).unlink(missing_ok=True)
     return RunResult(record, log)
@@ -175,12 +174,14 @@ def used_share(log: StreamLog) -> list[float]:
     return [float((labels != UNLABELED).double().mean()) for labels in log.pseudo_labels]
 
 
-def _record(method: Method, log: StreamLog, split: ClassSplit, protocol: dict[str, Any]) -> dict[str, Any]:
+def _record(
+    method: Method, log: StreamLog, split: ClassSplit, protocol: dict[str, Any], skipped: list[str]
+) -> dict[str, Any]:
     score, half = score_name(split.shift), len(log) // 2
     metrics = evaluate(log, split)
     seconds = torch.stack(log.seconds)
     thresholds = torch.stack(log.thresholds).tolist()
-    record = {
+    record: dict[str, Any] = {
         "format": RECORD_FORMAT,
         "method": method.name,
         "settings": method.settings.model_dump(mode="json"),
@@ -192,6 +193,7 @@ def _record(method: Method, log: StreamLog, split: ClassSplit, protocol: dict[st
             "class_order": split.order,
             "batches": len(log),
             "samples": int(sum(len(batch) for batch in log.targets)),
+            "skipped": list(skipped),
         },
         "score": score,
         "metrics": metrics,
@@ -209,7 +211,8 @@ def _record(method: Method, log: StreamLog, split: ClassSplit, protocol: dict[st
         "peak_memory_bytes": _peak_memory(),
         "versions": versions(),
     }
-    return _without_nan(record)
+    finite: dict[str, Any] = _without_nan(record)
+    return finite
 
 
 def versions() -> dict[str, str]:
@@ -230,12 +233,12 @@ def _without_nan(value: Any) -> Any:
     return value
 
 
-def _save_progress(method: Method, log: StreamLog, path: str | Path) -> None:
+def _save_progress(method: Method, stream: Stream, log: StreamLog, path: str | Path) -> None:
     tensors = {**with_prefix("method", method_tensors(method)), **with_prefix("log", log.tensors())}
-    write_checkpoint(path, PROGRESS, tensors, method_info(method))
+    write_checkpoint(path, PROGRESS, tensors, {**method_info(method), "skipped": list(stream.skipped)})
 
 
-def _resume(method: Method, path: str | Path) -> StreamLog:
+def _resume(method: Method, stream: Stream, path: str | Path) -> StreamLog:
     tensors, info = read_checkpoint(path, PROGRESS)
     for name, mine in method_info(method).items():
         if info[name] != mine:
@@ -244,6 +247,7 @@ def _resume(method: Method, path: str | Path) -> StreamLog:
                 "remove the file to start anew."
             )
     restore_method(method, under_prefix("method", tensors))
+    stream.restore_skipped(info["skipped"])
     return StreamLog.from_tensors(under_prefix("log", tensors))
 
 
@@ -263,5 +267,7 @@ def _peak_memory() -> int:
                 return int(line.split()[1]) * 1024
     except OSError:
         pass
+    import resource  # not on Windows, where the first way does not work either
+
     scale = 1 if platform.system() == "Darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -157,6 +158,46 @@ def test_prior_knowledge_is_where_the_stream_starts() -> None:
     np.testing.assert_allclose(
         mixture.log_likelihood(torch.from_numpy(features)).numpy(), oracle.log_likelihood(features), rtol=1e-4
     )
+
+
+@pytest.mark.parametrize("floor", [0.0, 1e-6, 1e-2])
+@pytest.mark.parametrize("shrinkage", [0.0, 0.5, 3.0])
+def test_floor_and_shrinkage_are_the_documented_ones(floor: float, shrinkage: float) -> None:
+    """Classes where they decide: a narrow one, one without variance, one of almost no weight."""
+    rng = np.random.default_rng(2)
+    oracle = OracleMixture(3, 4, 1.0)
+    oracle.weights, oracle.means = np.array([0.5, 2.0, 2.0**-10]), rng.normal(size=(3, 4)).astype(np.float32)
+    oracle.covariances = np.stack(
+        [np.diag([1.0, 4.0, 0.25, 2.0**-20]), np.zeros((4, 4)), np.diag([1.0, 2.0, 3.0, 4.0])]
+    )
+    mixture = StreamingGMM(
+        3,
+        4,
+        floor=floor,
+        shrinkage=shrinkage,
+        prior_means=torch.from_numpy(oracle.means),
+        prior_covariances=torch.from_numpy(oracle.covariances),
+        prior_weights=torch.from_numpy(oracle.weights),
+    )
+    queries = rng.normal(size=(5, 4))
+    found = mixture.log_likelihood(torch.from_numpy(queries)).numpy()
+    expected = np.empty_like(found)
+    for c, covariance in enumerate(oracle.query_covariances(floor, shrinkage)):
+        offsets = queries - oracle.means[c]
+        squared = np.einsum("nr,nr->n", offsets, np.linalg.solve(covariance, offsets.T).T)
+        expected[:, c] = -0.5 * (squared + np.linalg.slogdet(covariance)[1] + 4 * math.log(2 * math.pi))
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
+def test_a_variance_of_zero_never_comes_out_negative() -> None:
+    """The second sample is alone in its class, yet the moments are taken about the middle between the two."""
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        mixture = StreamingGMM(1, 3)
+        mixture.update(torch.from_numpy(1e3 * rng.normal(size=(2, 3))), torch.tensor([[0.0], [rng.uniform()]]))
+        variances = mixture.covariances[0].diagonal()
+        assert bool((variances >= 0).all())
+        assert float(variances.max()) < 1e-6
 
 
 def test_one_sample_has_its_place_as_mean_and_no_variance() -> None:
@@ -362,7 +403,8 @@ def test_repetition_is_bit_for_bit_on_any_number_of_threads(threads: int) -> Non
     torch.set_num_threads(threads)
     try:
         found, again = once(), once()
-        assert torch.get_num_threads() == threads
+        with ThreadPoolExecutor(1) as fresh:  # neither this thread's number of threads changed, nor that of new ones
+            assert torch.get_num_threads() == fresh.submit(torch.get_num_threads).result() == threads
     finally:
         torch.set_num_threads(usual)
     assert torch.equal(found[0], again[0])

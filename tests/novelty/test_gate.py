@@ -129,9 +129,7 @@ def test_equal_halves_give_the_paper_s_quantiles() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(
-    batches=st.lists(
-        st.lists(st.floats(min_value=0, max_value=1e6), min_size=1, max_size=40), min_size=1, max_size=12
-    ),
+    batches=st.lists(st.lists(st.floats(min_value=0, max_value=1e6), min_size=1, max_size=40), min_size=1, max_size=12),
     p_reject=st.floats(min_value=0, max_value=0.99),
 )
 @settings(max_examples=25, deadline=None)

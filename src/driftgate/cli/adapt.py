@@ -123,7 +123,6 @@ def adapt(
             checkpoint=checkpoint,
             on_batch=lambda log: report(f"{method} on {', '.join(protocol['target'])}", len(log), len(stream)),
         )
-    result.record.setdefault("skipped", stream.skipped)
     if out is not None:
         result.save(out / RECORD)
     if save is not None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from typing import Literal, NamedTuple, Protocol, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -30,15 +31,27 @@ class Batch(NamedTuple):
     labels: Tensor
 
 
-class Stream(Protocol):
+class Stream(ABC):
     """Batches in an order fixed by the seed; can start anywhere, so that a stopped run can go on."""
 
-    def __len__(self) -> int: ...
+    @abstractmethod
+    def __len__(self) -> int:
+        """Number of batches."""
 
-    def batches(self, start: int = 0) -> Iterator[Batch]: ...
+    @abstractmethod
+    def batches(self, start: int = 0) -> Iterator[Batch]:
+        """The batches from number ``start`` on."""
+
+    @property
+    def skipped(self) -> list[str]:
+        """Names of the samples that could not be read so far."""
+        return []
+
+    def restore_skipped(self, names: Iterable[str]) -> None:
+        """Put back what a stopped run had skipped, so that the resumed one reports it too."""
 
 
-class TensorStream:
+class TensorStream(Stream):
     """A stream over images held in memory: ``images`` (N, 3, H, W) uint8, ``labels`` (N,)."""
 
     def __init__(
@@ -57,7 +70,7 @@ class TensorStream:
             yield Batch(self.images[chosen].float() / 255.0, self.labels[chosen])
 
 
-class DomainStream:
+class DomainStream(Stream):
     """A stream over the target classes of one or several domains, decoded while the network works.
 
     Batches are cut by position in the order before anything is read: a broken image makes its batch smaller and moves
@@ -131,7 +144,6 @@ class DomainStream:
         return list(self._skipped)
 
     def restore_skipped(self, names: Iterable[str]) -> None:
-        """Put back what a stopped run had skipped, so that the resumed one reports it too."""
         self._skipped = dict.fromkeys(names)
 
     def positions(self, position: int) -> Tensor:

@@ -294,7 +294,7 @@ def factorise(lower: Tensor, floor: Tensor) -> Tensor:
     factors, info = torch.linalg.cholesky_ex(lower)
     while bool((failed := info > 0).any()):
         diagonal[failed] += 9.0 * floor[failed, None]
-        floor = torch.where(failed, 10.0 * floor, floor)
+        floor = 10.0 * floor
         factors[failed], info[failed] = torch.linalg.cholesky_ex(lower[failed])
     return factors
 

@@ -112,6 +112,7 @@ def available() -> dict[str, type[Method]]:
 
 
 def get_method(name: str) -> type[Method]:
+    """The class of the method of that name."""
     if name not in _REGISTRY:
         raise DriftgateError(f"Expected a method out of {', '.join(available())} but got {name!r}.")
     return _REGISTRY[name]

@@ -1,4 +1,4 @@
-"""Batch-norm statistics: the source model with the statistics of each batch, no gradient. Part of every gain is this."""
+"""Batch-norm statistics: the source model normalised by each batch, no gradient. Part of every gain is this."""
 
 from __future__ import annotations
 

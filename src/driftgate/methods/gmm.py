@@ -243,7 +243,7 @@ class GMM(Method):
     def _learn(self, loss: Tensor) -> None:
         """One step of the optimiser; a gradient that is not finite is left out, for it would destroy the network."""
         self._optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        torch.autograd.backward(loss)
         parameters = [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
         limit = self.settings.max_grad_norm
         norm = nn.utils.clip_grad_norm_(parameters, float("inf") if limit is None else limit)

@@ -205,7 +205,9 @@ class MixtureGate(Gate):
         return self._from_axis(torch.quantile(recent, levels))
 
     def _to_axis(self, novelty: Tensor) -> Tensor:
-        return novelty.clamp_min(SMALLEST_SCORE).log() if self.log_scale else novelty.clamp(-LARGEST_SCORE, LARGEST_SCORE)
+        if self.log_scale:
+            return novelty.clamp_min(SMALLEST_SCORE).log()
+        return novelty.clamp(-LARGEST_SCORE, LARGEST_SCORE)
 
     def _from_axis(self, values: Tensor) -> Tensor:
         return values.exp() if self.log_scale else values
