@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 from driftgate.bench.figures import FeatureView, demo_picture, project_mixture
+from driftgate.bench.jobs import Progress, run_jobs
 from driftgate.checkpoint import write_text
 from driftgate.data.datasets import DataSet, open_dataset
 from driftgate.data.digits import CLASS_NAMES, load_digits
-from driftgate.data.domains import Domain, MemoryDomain
+from driftgate.data.domains import MemoryDomain
 from driftgate.data.shifts import ClassSplit, Shift
 from driftgate.data.streams import DomainStream
 from driftgate.memory import StreamingGMM
@@ -39,9 +40,6 @@ PER_CLASS, QUICK_PER_CLASS = 500, 40
 VIEW_SHIFT = Shift.OPDA
 """The shift whose feature space is drawn: it has shared, source-private and unknown classes."""
 
-Progress = Callable[[str, int, int], None]
-"""Told what is being done, and how many of its steps are done out of how many."""
-
 
 @dataclass(frozen=True)
 class DemoRun:
@@ -55,6 +53,14 @@ class DemoRun:
     @property
     def name(self) -> str:
         return f"{self.shift.value}-{self.method}-seed{self.seed}"
+
+
+@dataclass(frozen=True)
+class DemoCell:
+    """All methods for one seed and shift, and perhaps the feature space before and after."""
+
+    runs: list[DemoRun]
+    views: tuple[FeatureView, FeatureView] | None
 
 
 @dataclass(frozen=True)
@@ -78,38 +84,44 @@ class DemoResult:
         write_text(folder / "summary.json", json.dumps(self.summary, indent=2, allow_nan=False) + "\n")
 
 
-def run_demo(*, seeds: int = 3, limit: int | None = None, progress: Progress | None = None) -> DemoResult:
+def run_demo(
+    *, seeds: int = 3, limit: int | None = None, workers: int = 1, progress: Progress | None = None
+) -> DemoResult:
     """Train a source model for each shift and seed, and stream the target through it with every method.
 
     Args:
         seeds: number of seeds; a seed decides the rendered digits, the weights and the order of the stream.
-        limit: number of batches of each stream, and of training steps; all if None. For a quick look.
+        limit: number of batches of each stream, after a short training; all if None. For a quick look.
+        workers: processes that share the work; see ``run_jobs``.
         progress: called as the work goes on.
     """
     if seeds < 1 or (limit is not None and limit < 1):
         raise DriftgateError(f"Expected at least one seed and one batch but got {seeds} seeds and a limit of {limit}.")
-    report = progress or _silent
     started = time.perf_counter()
+    jobs = [(seed, shift, limit) for seed in range(seeds) for shift in Shift]
+    cells = run_jobs(run_cell, jobs, workers=workers, progress=progress or _silent)
+    views = next(cell.views for cell in cells if cell.views is not None)
+    return DemoResult([run for cell in cells for run in cell.runs], views, time.perf_counter() - started)
+
+
+def run_cell(seed: int, shift: Shift, limit: int | None, progress: Progress) -> DemoCell:
+    """Every method over the stream of one seed and shift; the feature space for the one that is drawn."""
     data = open_dataset(DATA)
-    runs: list[DemoRun] = []
-    views: tuple[FeatureView, FeatureView] | None = None
-    for seed in range(seeds):
-        domain = source_domain(seed, limit)
-        for shift in Shift:
-            split = data.split(shift)
-            source = train_source(domain, split, seed, limit, report)
-            stream = target_stream(data, source, split, seed, limit)
-            for name in METHODS:
-                method = create(name, _copy(source), seed=seed)
-                told = partial(report, f"{shift.value}  seed {seed}  {name}")
-                result = run_stream(
-                    method, stream, split, protocol=_protocol(seed, limit), on_batch=_counting(told, len(stream))
-                )
-                runs.append(DemoRun(shift, name, seed, result))
-                if views is None and shift is VIEW_SHIFT and isinstance(method, GMM):
-                    views = feature_views(source, method, stream)
-    assert views is not None  # every demo runs gmm under every shift
-    return DemoResult(runs, views, time.perf_counter() - started)
+    split = data.split(shift)
+    source = train_source(split, seed, limit, progress)
+    stream = target_stream(data, source, split, seed, limit)
+    runs = []
+    views = None
+    for name in METHODS:
+        method = create(name, _copy(source), seed=seed)
+        told = partial(progress, f"{shift.value}  seed {seed}  {name}")
+        result = run_stream(
+            method, stream, split, protocol=_protocol(seed, limit), on_batch=_counting(told, len(stream))
+        )
+        runs.append(DemoRun(shift, name, seed, result))
+        if (seed, shift) == (0, VIEW_SHIFT) and isinstance(method, GMM):
+            views = feature_views(source, method, stream)
+    return DemoCell(runs, views)
 
 
 def _silent(label: str, done: int, total: int) -> None:
@@ -140,18 +152,13 @@ def _protocol(seed: int, limit: int | None) -> dict[str, Any]:
     }
 
 
-def source_domain(seed: int, limit: int | None = None) -> Domain:
-    """Rendered digits; few of them for a quick look."""
-    return MemoryDomain(
-        SOURCE, *load_digits(SOURCE, seed=seed, per_class=PER_CLASS if limit is None else QUICK_PER_CLASS)
-    )
-
-
-def train_source(domain: Domain, split: ClassSplit, seed: int, limit: int | None, report: Progress) -> SourceModel:
-    """A small network that knows the digits of the split's source classes."""
+def train_source(split: ClassSplit, seed: int, limit: int | None, progress: Progress) -> SourceModel:
+    """A small network that knows the rendered digits of the split's source classes."""
+    per_class = PER_CLASS if limit is None else QUICK_PER_CLASS
+    domain = MemoryDomain(SOURCE, *load_digits(SOURCE, seed=seed, per_class=per_class))
     model = SourceModel.build("cnn", CLASS_NAMES[: split.num_source], seed=seed)
     settings = PretrainSettings.for_dataset(DATA, seed=seed, epochs=None if limit is None else 1)
-    told = partial(report, f"{split.shift.value}  seed {seed}  source training")
+    told = partial(progress, f"{split.shift.value}  seed {seed}  source training")
     pretrain(model, domain, split, settings, workers=0, on_step=lambda step: told(step.step, step.steps))
     return model
 

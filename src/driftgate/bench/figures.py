@@ -268,8 +268,9 @@ def novelty_panel(axes: Axes, shift: Shift, runs: Sequence[ShiftRun], *, first: 
         top = max(top, float(share[1:].max()))
     axes.set_xlim(low, 0.0)
     axes.set_ylim(0, top * 1.35)
-    left, right = _thresholds(axes, results, top)
-    middle = (left + right) / 2
+    known, tau = _thresholds(axes, results, top)
+    # Words go where there is most room: left of the first threshold, or between it and the second.
+    middle = (low + known) / 2 if known - low > tau - known else (known + tau) / 2
     axes.text(middle, top * 0.98, "known classes", color=KNOWN_COLOR, fontsize=8, fontweight="bold", ha="center")
     if unknown.any():
         axes.text(

@@ -65,7 +65,7 @@ def kibibytes(count: float) -> str:
 
 @contextmanager
 def progress_bars(pieces: int | None = None) -> Iterator[Report]:
-    """Bars on stderr: one for the piece of work at hand, one for all ``pieces``. Plain lines where no terminal is."""
+    """Bars on stderr: one for each piece of work at hand, one for all ``pieces``. Plain lines where no terminal is."""
     if not errors.is_terminal:
         yield _print_when_done
         return
@@ -76,21 +76,20 @@ def progress_bars(pieces: int | None = None) -> Iterator[Report]:
 
 
 class _Bars:
-    """Keeps one bar for the piece of work at hand, and lets the other count the pieces."""
+    """Keeps a bar for every piece of work at hand, and lets the other count the pieces that are done."""
 
     def __init__(self, progress: Progress, overall: TaskID | None) -> None:
         self.progress, self.overall = progress, overall
-        self.current: TaskID | None = None
-        self.label = ""
+        self.tasks: dict[str, TaskID] = {}
 
     def __call__(self, label: str, done: int, total: int) -> None:
-        if self.current is None or label != self.label:
-            if self.current is not None:
-                self.progress.remove_task(self.current)
-                if self.overall is not None:
-                    self.progress.advance(self.overall)
-            self.current, self.label = self.progress.add_task(label, total=total), label
-        self.progress.update(self.current, completed=done, total=total)
+        if label not in self.tasks:
+            self.tasks[label] = self.progress.add_task(label, total=total)
+        self.progress.update(self.tasks[label], completed=done, total=total)
+        if done >= total:
+            self.progress.remove_task(self.tasks.pop(label))
+            if self.overall is not None:
+                self.progress.advance(self.overall)
 
 
 def _print_when_done(label: str, done: int, total: int) -> None:

@@ -30,11 +30,14 @@ def demo(
     record of every run and a picture. About two minutes on two cores.
     """
     from driftgate.bench.demo import METHODS, run_demo
+    from driftgate.bench.jobs import available_cores
     from driftgate.data.shifts import Shift
 
     out.mkdir(parents=True, exist_ok=True)
     with progress_bars(seeds * len(Shift) * (len(METHODS) + 1)) as report:
-        result = run_demo(seeds=seeds, limit=limit, progress=report)
+        # A dry run is over before other processes would have started.
+        workers = available_cores() if limit is None else 1
+        result = run_demo(seeds=seeds, limit=limit, workers=workers, progress=report)
     result.save(out)
     if as_json:
         print_json(result.summary)
