@@ -218,8 +218,15 @@ def _record(
 def versions() -> dict[str, str]:
     """Versions of what decides the numbers."""
     packages = ("driftgate", "torch", "torchmetrics", "kornia", "scikit-learn", "numpy")
-    found = {name: metadata.version(name) for name in packages}
+    found = {name: _version(name) for name in packages}
     return {"python": platform.python_version(), "platform": platform.platform(), **found}
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:  # run from a source tree that was never installed
+        return "not installed"
 
 
 def _without_nan(value: Any) -> Any:

@@ -13,8 +13,9 @@ from torch.nn import functional as F
 
 import driftgate
 from driftgate import UNKNOWN, UNLABELED, DivergedError, DriftgateError
+from driftgate.memory import StreamingGMM
 from driftgate.methods.gmm import GMM
-from driftgate.novelty.scores import SCORES
+from driftgate.novelty.scores import SCORES, entropy, posterior
 
 
 def make(**settings: object) -> GMM:
@@ -118,9 +119,10 @@ def test_every_loss_form_stays_finite(kl_form: str, reduction: str) -> None:
 
 
 def test_state_bytes_are_the_formula_s() -> None:
-    method = make(reduced_dim=64, gate="frozen")
-    method.step(images_of(8, 0))
-    assert method.num_bytes == 4 * NUM_CLASSES * (64 + 64 * 65 // 2 + 1) + method.gate.num_bytes
+    for asked, dim in ((12, 12), (64, 16)):  # never more dimensions than the features have
+        method = make(reduced_dim=asked, gate="frozen")
+        method.step(images_of(8, 0))
+        assert method.num_bytes == 4 * NUM_CLASSES * (dim + dim * (dim + 1) // 2 + 1) + 24
 
 
 def test_prior_knowledge_is_where_the_mixture_starts() -> None:
@@ -214,5 +216,23 @@ def test_it_learns_on_an_easy_stream() -> None:
             correct += int((method.step(images).labels == labels).sum())
             total += len(labels)
         scores[name] = correct / total
-    print(scores)
     assert scores["gmm"] > scores["source-only"] + 0.1
+
+
+def test_absent_classes_make_nobody_unknown_with_the_class_prior() -> None:
+    """A class seen through tails alone has its Gaussian on top of a class that is there: half of the doubt is its."""
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(300, 4, generator=generator)
+    features[150:, 0] += 12.0
+    weights = torch.full((300, 3), 1e-6)
+    weights[:150, 0] = weights[150:, 1] = 1.0
+    weights[150:, 2] = 1e-5  # never predicted, but always a little on the samples of class 1
+    mixture = StreamingGMM(3, 4, shrinkage=10.0)
+    mixture.update(features, weights)
+    plain = entropy(posterior(mixture.evaluate(features).log_likelihood))
+    with_prior = entropy(posterior(mixture.evaluate(features, prior=1.0).log_likelihood))
+    assert plain[150:].median() > 0.2
+    assert with_prior[150:].median() < 0.01
+    shares = (mixture.weights.double() / mixture.weights.double().sum()).log()
+    expected = mixture.log_likelihood(features) + shares
+    assert torch.allclose(mixture.evaluate(features, prior=1.0).log_likelihood, expected, atol=1e-9)

@@ -18,6 +18,7 @@ from driftgate.novelty.gate import (
     make_gate,
     predict_label,
     pseudo_label,
+    spare_certain,
 )
 from driftgate.types import UNKNOWN, UNLABELED, DriftgateError, Thresholds
 
@@ -43,6 +44,11 @@ def test_equal_thresholds_leave_nobody_out_and_known_comes_first() -> None:
 def test_prediction_rejects_only_above_the_threshold() -> None:
     found = predict_label(torch.tensor([1, 2, 3]), torch.tensor([0.2, 0.3, 0.31]), Thresholds(0.0, 1.0, 0.3))
     assert found.tolist() == [1, 2, UNKNOWN]
+
+
+def test_certain_samples_are_spared() -> None:
+    assert spare_certain(Thresholds(1e-9, 1e-5, 1e-6), 0.01) == Thresholds(1e-9, 0.01, 0.01)
+    assert spare_certain(Thresholds(0.1, 0.5, 0.3), 0.01) == Thresholds(0.1, 0.5, 0.3)
 
 
 def test_first_batch_uses_the_share_the_paper_says() -> None:

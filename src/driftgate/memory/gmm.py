@@ -230,8 +230,12 @@ class StreamingGMM:
         """(N, C) float64: log N(features; mean, covariance) under each class; minus infinity for a class never seen."""
         return self.evaluate(features).log_likelihood
 
-    def evaluate(self, features: Tensor) -> MixtureEvaluation:
-        """Log-likelihood and squared Mahalanobis distance of ``features`` (N, R) under every class."""
+    def evaluate(self, features: Tensor, *, prior: float = 0.0) -> MixtureEvaluation:
+        """Log-likelihood and squared Mahalanobis distance of ``features`` (N, R) under every class.
+
+        ``prior`` adds that many times the logarithm of each class's share of the weights to its log-likelihood: 0 is
+        the density itself (the paper), 1 the joint density of Bayes' rule.
+        """
         self._check_features(features)
         samples, means = features.detach().double(), self.means.double()
         keep, pooled, floor = self._regularisation()
@@ -252,6 +256,9 @@ class StreamingGMM:
         squared.square_()
         log_likelihood = -0.5 * (squared + log_determinants + self.dim * math.log(2.0 * math.pi))
         unseen = (self.weights == 0)[:, None]
+        if prior > 0:
+            shares = self.weights.double() / self.weights.double().sum().clamp_min(SMALLEST_WEIGHT)
+            log_likelihood += prior * shares.clamp_min(SMALLEST_WEIGHT).log()[:, None]
         return MixtureEvaluation(
             log_likelihood.masked_fill_(unseen, -math.inf).T,
             squared.masked_fill_(unseen, math.inf).T,

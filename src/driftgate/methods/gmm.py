@@ -8,6 +8,7 @@ the contrastive (Eq. 5) and the KL divergence loss (Eq. 6).
 from __future__ import annotations
 
 import logging
+import math
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -21,7 +22,7 @@ from driftgate.memory import StreamingGMM
 from driftgate.methods.base import Method, MethodSettings, register
 from driftgate.models.normalization import batch_statistics
 from driftgate.models.source_model import ModelOutput, SourceModel
-from driftgate.novelty.gate import Gate, GateKind, QuantileRule, make_gate, predict_label, pseudo_label
+from driftgate.novelty.gate import Gate, GateKind, QuantileRule, make_gate, predict_label, pseudo_label, spare_certain
 from driftgate.novelty.scores import SCORES_FROM_ZERO, ScoreInputs, get_score
 from driftgate.rng import private_rng
 from driftgate.types import DivergedError, DriftgateError, Prediction
@@ -41,10 +42,15 @@ class GMMSettings(MethodSettings):
             than that would leave every covariance singular.
         decay: how much of the mixture's past survives a batch (alpha).
         covariance_floor, covariance_shrinkage, mean_shift: see ``StreamingGMM``.
+        class_prior: how much the weights of the classes count beside the likelihoods: 0 not at all (the paper), 1 as
+            in Bayes' rule. Without, a class that never appears gets its mean and covariance from the tails of the
+            predictions, lies over a class that does, and makes its samples look unknown.
         novelty: name of the novelty score.
         gate: ``frozen`` (the paper's), ``tracking`` or ``mixture``; see ``driftgate.novelty.gate``.
         p_reject: share of the samples that get no pseudo-label.
         init_batches: batches that set the thresholds of the frozen gate (N_init), window of the tracking one.
+        certain_below: a sample whose novelty lies below is never unknown, whatever the gate says; quantiles would
+            reject a share of any stream, however easy. For the scores in [0, 1] only, 0 in the paper.
         quantile_rule: which scores of a batch the thresholds are read off.
         gate_window, refit_every: scores the mixture gate looks at, and batches between two of its fits.
         contrastive_weight: weight of the contrastive loss (1 in the paper).
@@ -66,10 +72,12 @@ class GMMSettings(MethodSettings):
     covariance_floor: float = Field(default=1e-6, ge=0.0)
     covariance_shrinkage: float = Field(default=300.0, ge=0.0)
     mean_shift: bool = False
+    class_prior: float = Field(default=1.0, ge=0.0, le=1.0)
     novelty: str = "likelihood_entropy"
     gate: GateKind = "tracking"
     p_reject: float = Field(default=0.5, ge=0.0, lt=1.0)
     init_batches: int = Field(default=30, ge=1)
+    certain_below: float = Field(default=0.01, ge=0.0, le=1.0)
     quantile_rule: QuantileRule = "interpolated"
     gate_window: int = Field(default=1024, ge=32)
     refit_every: int = Field(default=5, ge=1)
@@ -87,7 +95,9 @@ PAPER: dict[str, Any] = {
     "lr": 0.01,
     "backbone_lr_scale": 0.1,
     "covariance_shrinkage": 0.0,
+    "class_prior": 0.0,
     "gate": "frozen",
+    "certain_below": 0.0,
     "reduction": "sum",
     "self_pairs": True,
     "kl_form": "paper",
@@ -119,6 +129,8 @@ class GMM(Method):
         super().__init__(model, settings)
         chosen = self.settings
         self._score = get_score(chosen.novelty)
+        from_zero = chosen.novelty in SCORES_FROM_ZERO
+        self._certain_below = chosen.certain_below if from_zero else -math.inf
         with private_rng(self.generator):
             self.reducer = nn.Linear(model.spec.feature_dim, min(chosen.reduced_dim, model.spec.feature_dim))
         self.mixture = StreamingGMM(
@@ -136,7 +148,7 @@ class GMM(Method):
             quantile_rule=chosen.quantile_rule,
             window=chosen.gate_window,
             refit_every=chosen.refit_every,
-            log_scale=chosen.novelty in SCORES_FROM_ZERO,
+            log_scale=from_zero,
         )
         self.augmentation = Augmentation(flip=model.spec.flip)
         self._optimizer = torch.optim.SGD(
@@ -199,11 +211,11 @@ class GMM(Method):
         """Update ``mixture`` and ``gate`` with the batch, then label and predict it."""
         scores = output.logits.detach().softmax(dim=1)
         mixture.update(reduced, scores)
-        evaluation = mixture.evaluate(reduced)
+        evaluation = mixture.evaluate(reduced, prior=self.settings.class_prior)
         novelty = self._score(
             ScoreInputs(output.features, reduced, output.logits, evaluation, mixture.means, mixture.weights)
         )
-        thresholds = gate.update(novelty)
+        thresholds = spare_certain(gate.update(novelty), self._certain_below)
         return Prediction(
             labels=predict_label(scores.argmax(dim=1), novelty, thresholds),
             scores=scores,

@@ -35,6 +35,14 @@ def predict_label(classes: Tensor, novelty: Tensor, thresholds: Thresholds) -> T
     return torch.where(novelty <= thresholds.prediction, classes, UNKNOWN)
 
 
+def spare_certain(thresholds: Thresholds, level: float) -> Thresholds:
+    """The same thresholds, but nobody below ``level`` is unknown, neither for learning nor in prediction."""
+    return thresholds._replace(
+        unknown=max(thresholds.unknown, level),
+        prediction=max(thresholds.prediction, level),
+    )
+
+
 class Gate(ABC):
     """State and rule that turn the stream of scores into thresholds; small, saved with the method, counted in bytes."""
 

@@ -1,0 +1,141 @@
+"""The loop: what is scored, what the record holds, and that a stopped run goes on as if it had not stopped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from support import NUM_CLASSES, SIZE, small_model
+
+import driftgate
+from driftgate import UNKNOWN, UNLABELED, DriftgateError
+from driftgate.data.shifts import ClassSplit
+from driftgate.data.streams import Batch, TensorStream
+from driftgate.stream import RunResult, StreamLog, run_stream
+
+SPLIT = ClassSplit(3, 2, 2)
+
+
+def stream(split: ClassSplit = SPLIT, count: int = 70, batch_size: int = 8) -> TensorStream:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (count, 3, SIZE, SIZE), generator=generator, dtype=torch.uint8)
+    classes = torch.tensor(split.target_classes)[
+        torch.randint(len(split.target_classes), (count,), generator=generator)
+    ]
+    return TensorStream(images, split.target_labels(classes), batch_size=batch_size, seed=1)
+
+
+class StopsAfter(TensorStream):
+    """A stream whose process dies after some batches."""
+
+    stop = 5
+
+    def batches(self, start: int = 0) -> Iterator[Batch]:
+        for number, batch in enumerate(super().batches(start)):
+            if number == self.stop:
+                raise KeyboardInterrupt
+            yield batch
+
+
+def run(name: str = "gmm", split: ClassSplit = SPLIT, **options: object) -> RunResult:
+    method = driftgate.create(name, small_model(), seed=2)
+    return run_stream(method, stream(split), split, **options)  # type: ignore[arg-type]
+
+
+def test_metrics_are_those_of_the_predictions() -> None:
+    result = run()
+    predictions = torch.cat(result.log.predictions).numpy()
+    targets = torch.cat(result.log.targets).numpy()
+    shared = [np.mean(predictions[targets == label] == label) for label in SPLIT.shared_classes]
+    known, unknown = np.mean(shared), np.mean(predictions[targets == UNKNOWN] == UNKNOWN)
+    metrics = result.record["metrics"]
+    assert metrics["known_accuracy"] == pytest.approx(known)
+    assert metrics["unknown_accuracy"] == pytest.approx(unknown)
+    assert metrics["h_score"] == pytest.approx(2 * known * unknown / (known + unknown))
+    assert result.score == metrics["h_score"]
+    assert metrics["best_threshold_score"] >= metrics["h_score"] - 1e-12
+    assert result.record["series"]["running_score"][-1] == pytest.approx(metrics["h_score"])
+
+
+def test_pda_reports_accuracy_and_counts_rejected_as_wrong() -> None:
+    split = ClassSplit(3, 2, 0)
+    result = run("source-only", split)
+    predictions, targets = torch.cat(result.log.predictions), torch.cat(result.log.targets)
+    assert result.record["score"] == "accuracy"
+    assert result.score == pytest.approx(float((predictions == targets).double().mean()))
+    assert "h_score" not in result.record["metrics"]
+
+
+def test_record_tells_what_a_reader_needs(tmp_path: Path) -> None:
+    result = run(protocol={"data": "noise", "seed": 2})
+    result.save(tmp_path / "record.json")
+    record = json.loads((tmp_path / "record.json").read_text())
+    assert record["protocol"]["data"] == "noise"
+    assert (record["protocol"]["shift"], record["protocol"]["split"]) == ("OPDA", "3/2/2")
+    assert (record["protocol"]["batches"], record["protocol"]["samples"]) == (9, 70)
+    assert record["settings"]["seed"] == 2 and record["settings"]["decay"] == 0.999
+    assert set(record["definitions"]) == set(record["metrics"])
+    assert record["versions"]["torch"] == torch.__version__
+    assert record["state_bytes"] > 0 and record["peak_memory_bytes"] > 10_000_000
+    assert record["seconds"]["total"] > 0
+    assert all(len(values) == 9 for values in record["series"].values())
+
+
+def test_used_share_is_the_share_with_a_pseudo_label() -> None:
+    result = run()
+    for labels, share in zip(result.log.pseudo_labels, result.record["series"]["used_share"], strict=True):
+        assert share == pytest.approx(sum(label != UNLABELED for label in labels.tolist()) / len(labels))
+
+
+def test_stopped_run_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:
+    whole = run()
+    path = tmp_path / "progress.safetensors"
+    full = stream()
+    dying = StopsAfter(full.images, full.labels, batch_size=8, seed=1)
+    method = driftgate.create("gmm", small_model(), seed=2)
+    with pytest.raises(KeyboardInterrupt):
+        run_stream(method, dying, SPLIT, checkpoint=path, checkpoint_every=2)
+    assert path.exists()
+    resumed = run(checkpoint=path, checkpoint_every=2)
+    assert not path.exists()
+    for name in ("predictions", "targets", "classes", "novelty", "pseudo_labels", "thresholds"):
+        assert torch.equal(torch.cat([*getattr(whole.log, name)]), torch.cat([*getattr(resumed.log, name)])), name
+    assert whole.record["metrics"] == resumed.record["metrics"]
+
+
+def test_progress_of_another_run_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "progress.safetensors"
+    full = stream()
+    dying = StopsAfter(full.images, full.labels, batch_size=8, seed=1)
+    method = driftgate.create("gmm", small_model(), seed=2)
+    with pytest.raises(KeyboardInterrupt):
+        run_stream(method, dying, SPLIT, checkpoint=path, checkpoint_every=1)
+    other = driftgate.create("gmm", small_model(), seed=3)
+    with pytest.raises(DriftgateError, match="remove the file to start anew"):
+        run_stream(other, stream(), SPLIT, checkpoint=path)
+
+
+def test_split_must_fit_the_model_and_stream_must_not_be_empty() -> None:
+    method = driftgate.create("source-only", small_model())
+    with pytest.raises(DriftgateError, match=f"Expected a split with {NUM_CLASSES} source classes"):
+        run_stream(method, stream(), ClassSplit(3, 1, 2))
+    empty = TensorStream(torch.zeros(0, 3, SIZE, SIZE, dtype=torch.uint8), torch.zeros(0, dtype=torch.int64))
+    with pytest.raises(DriftgateError, match="at least one batch"):
+        run_stream(method, empty, SPLIT)
+
+
+def test_on_batch_sees_the_log_grow() -> None:
+    seen: list[int] = []
+    run("source-only", on_batch=lambda log: seen.append(len(log)))
+    assert seen == list(range(1, 10))
+
+
+def test_log_goes_round() -> None:
+    log = run("bn-stats").log
+    again = StreamLog.from_tensors(log.tensors())
+    assert len(again) == len(log)
+    assert all(torch.equal(one, two) for one, two in zip(log.novelty, again.novelty, strict=True))
