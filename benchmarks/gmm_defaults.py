@@ -91,7 +91,7 @@ def run_cell(seed: int, shift: Shift, targets: list[str], variants: list[Variant
 
 
 def table(cells: dict[tuple[int, Shift], Scores], variants: list[Variant], targets: list[str]) -> str:
-    lines = ["| variant | mean | PDA | ODA | OPDA | second half − first |", "|---|---|---|---|---|---|"]
+    lines = ["| variant | mean | PDA | ODA | OPDA | second half minus first |", "|---|---|---|---|---|---|"]
     for label, _, _ in variants:
         columns, drifts, means = [], [], []
         for shift in Shift:
@@ -101,8 +101,8 @@ def table(cells: dict[tuple[int, Shift], Scores], variants: list[Variant], targe
             means.append(score)
             drifts.append(second - first)
         mean = sum(means) / len(means)
-        drift = " / ".join("–" if math.isnan(value) else f"{value:+.1f}" for value in drifts)
-        shown = "–" if math.isnan(mean) else f"{mean:.1f}"
+        drift = " / ".join("-" if math.isnan(value) else f"{value:+.1f}" for value in drifts)
+        shown = "-" if math.isnan(mean) else f"{mean:.1f}"
         lines.append(f"| {label} | {shown} | {' | '.join(columns)} | {drift} |")
     return "\n".join(lines)
 

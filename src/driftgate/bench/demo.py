@@ -184,7 +184,7 @@ def feature_views(source: SourceModel, adapted: GMM, stream: DomainStream) -> tu
 
 @torch.no_grad()
 def _view(method: GMM, stream: DomainStream) -> FeatureView:
-    mixture = StreamingGMM(method.model.num_classes, method.settings.reduced_dim, decay=1.0)
+    mixture = StreamingGMM(method.model.num_classes, method.reducer.out_features, decay=1.0)
     reduced: list[Tensor] = []
     labels: list[Tensor] = []
     with preserved_buffers(method.model):
