@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -41,3 +43,11 @@ def test_the_make_targets_named_exist() -> None:
     for document in (README, (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")):
         for target in re.findall(r"^make ([\w-]+)", document, flags=re.MULTILINE):
             assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
+
+
+def test_the_examples_run() -> None:
+    for example in sorted((ROOT / "examples").glob("*.py")):
+        finished = subprocess.run(
+            [sys.executable, str(example)], capture_output=True, text=True, timeout=200, check=False
+        )
+        assert finished.returncode == 0, finished.stderr

@@ -16,6 +16,7 @@ from queue import Empty
 from typing import Any, TypeVar
 
 import torch
+from threadpoolctl import threadpool_limits
 
 R = TypeVar("R")
 
@@ -61,11 +62,12 @@ def run_jobs(
 
 @contextmanager
 def single_thread() -> Iterator[None]:
-    """Let torch use one thread inside."""
+    """Let torch and the libraries under NumPy and scikit-learn use one thread inside."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        yield
+        with threadpool_limits(limits=1):
+            yield
     finally:
         torch.set_num_threads(before)
 
@@ -92,12 +94,13 @@ def _start_worker(reports: Queue[tuple[str, int, int]]) -> None:
     global _reports  # noqa: PLW0603  # how a pool hands its workers something that cannot be pickled with a job
     _reports = reports
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it and ends its workers
-    torch.set_num_threads(1)
 
 
 def _work(function: Callable[..., R], job: tuple[Any, ...]) -> bytes:
+    with single_thread():
+        result = function(*job, _report)
     # As bytes: torch would pass each tensor through a file descriptor of its own, and there are thousands.
-    return pickle.dumps(function(*job, _report))
+    return pickle.dumps(result)
 
 
 def _report(label: str, done: int, total: int) -> None:
