@@ -125,6 +125,20 @@ def test_squared_mahalanobis_agrees_with_oracle() -> None:
         np.testing.assert_allclose(found[:, c], expected, rtol=1e-3)
 
 
+def test_a_class_prior_adds_the_logarithm_of_the_share_of_the_weights() -> None:
+    mixture = StreamingGMM(3, DIM)
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(40, DIM, generator=generator)
+    mixture.update(features, torch.tensor([0.7, 0.3, 0.0]).expand(40, 3))
+    plain, half, full = (mixture.evaluate(features, prior=prior) for prior in (0.0, 0.5, 1.0))
+    shares = torch.tensor([0.7, 0.3], dtype=torch.float64)
+    for prior, found in ((0.5, half), (1.0, full)):
+        expected = plain.log_likelihood[:, :2] + prior * shares.log()
+        torch.testing.assert_close(found.log_likelihood[:, :2], expected, rtol=1e-6, atol=0.0)
+        assert bool((found.log_likelihood[:, 2] == -math.inf).all())
+        assert torch.equal(found.squared_mahalanobis, plain.squared_mahalanobis)
+
+
 def test_a_class_that_is_absent_keeps_mean_and_covariance_bit_for_bit() -> None:
     mixture = StreamingGMM(CLASSES, DIM)
     batches = stream(130, offset=1e3, absent=range(30, 130))

@@ -15,17 +15,13 @@ from threading import Barrier
 
 import torch
 
-BLOCK_ELEMENTS = 1 << 16
-"""Most numbers in a temporary array of a block: 512 KiB in float64."""
-
-SHARED_ELEMENTS = 1 << 15
-"""Work with more numbers than this is worth two threads; torch itself takes the same number."""
+BLOCK_ELEMENTS = 1 << 17
+"""Most numbers in a temporary array of a block: 1 MiB in float64."""
 
 
 def blocks(count: int, elements: int) -> list[slice]:
     """Slices that cover ``range(count)``, about equally long, where one item has ``elements`` numbers."""
-    at_least = min(2, count, math.ceil(count * elements / SHARED_ELEMENTS))
-    number = max(at_least, math.ceil(count / max(1, BLOCK_ELEMENTS // elements)))
+    number = math.ceil(count / max(1, BLOCK_ELEMENTS // elements))
     ends = [count * index // number for index in range(number + 1)]
     return [slice(start, end) for start, end in pairwise(ends)]
 

@@ -186,7 +186,7 @@ class StreamingGMM:
         centered = samples - center
         wrapped = wrap(centered)
         second = centered.new_empty(self.num_classes, wrapped.shape[1], self.dim)
-        for part in blocks(wrapped.shape[1], centered.numel()):
+        for part in blocks(wrapped.shape[1], 2 * centered.numel()):  # the products, and the matrix product's copy
             products = (centered[:, None] * wrapped[:, part]).flatten(1)
             second[:, part] = (per_class @ products).view(self.num_classes, -1, self.dim)
         return Moments(len(samples), center, per_class.sum(dim=1), per_class @ centered, second)
