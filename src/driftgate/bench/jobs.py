@@ -13,17 +13,22 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from contextlib import contextmanager
 from multiprocessing import Queue, active_children, get_context
 from queue import Empty
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import torch
-from threadpoolctl import threadpool_limits
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 R = TypeVar("R")
 
 Progress = Callable[[str, int, int], None]
 """Told what is being done, and how many of its steps are done out of how many."""
 
-_reports: Queue[tuple[str, int, int]] | None = None
+LAST_REPORTS_SECONDS = 30.0
+
+Reports: TypeAlias = "Queue[tuple[str, int, int] | None]"
+"""From the workers: reports, and None at the end of each job."""
+
+_reports: Reports | None = None
 
 
 def available_cores() -> int:
@@ -43,7 +48,7 @@ def run_jobs(
             return [function(*job, progress) for job in jobs]
     # A fork would inherit torch's threads half-alive.
     context = get_context("spawn")
-    reports: Queue[tuple[str, int, int]] = context.Queue()
+    reports: Reports = context.Queue()
     before = set(active_children())
     with ProcessPoolExecutor(
         min(workers, len(jobs)), mp_context=context, initializer=_start_worker, initargs=(reports,)
@@ -72,25 +77,34 @@ def single_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _wait_for(futures: Sequence[Future[bytes]], reports: Queue[tuple[str, int, int]], progress: Progress) -> None:
-    pending = set(futures)
+def _wait_for(futures: Sequence[Future[bytes]], reports: Reports, progress: Progress) -> None:
+    pending, ended = set(futures), 0
     while pending:
         done, pending = wait(pending, timeout=0.1, return_when=FIRST_COMPLETED)
         for future in done:
             future.result()  # raises what the job raised
-        _pass_on(reports, progress)
-    _pass_on(reports, progress)
+        ended += _pass_on(reports, progress)
+    # A result may overtake the last reports of its job, which come another way.
+    while ended < len(futures):
+        ended += _pass_on(reports, progress, timeout=LAST_REPORTS_SECONDS)
 
 
-def _pass_on(reports: Queue[tuple[str, int, int]], progress: Progress) -> None:
+def _pass_on(reports: Reports, progress: Progress, timeout: float = 0.0) -> int:
+    """Hand on what has been reported; answers how many jobs have reported their end."""
+    ended = 0
     while True:
         try:
-            progress(*reports.get_nowait())
+            report = reports.get(timeout=timeout) if timeout else reports.get_nowait()
         except Empty:
-            return
+            if timeout:
+                raise
+            return ended
+        if report is None:
+            return ended + 1
+        progress(*report)
 
 
-def _start_worker(reports: Queue[tuple[str, int, int]]) -> None:
+def _start_worker(reports: Reports) -> None:
     global _reports  # noqa: PLW0603  # how a pool hands its workers something that cannot be pickled with a job
     _reports = reports
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it and ends its workers
@@ -99,6 +113,8 @@ def _start_worker(reports: Queue[tuple[str, int, int]]) -> None:
 def _work(function: Callable[..., R], job: tuple[Any, ...]) -> bytes:
     with single_thread():
         result = function(*job, _report)
+    if _reports is not None:
+        _reports.put(None)
     # As bytes: torch would pass each tensor through a file descriptor of its own, and there are thousands.
     return pickle.dumps(result)
 
