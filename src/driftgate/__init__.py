@@ -1,10 +1,16 @@
 """driftgate: online source-free universal domain adaptation."""
 
-from driftgate.methods import Method, available, create
-from driftgate.methods import load_method as load
-from driftgate.models import SourceModel
-from driftgate.stream import run_stream
-from driftgate.types import UNKNOWN, UNLABELED, DivergedError, DriftgateError, Prediction
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from driftgate.methods import Method, available, create
+    from driftgate.methods import load_method as load
+    from driftgate.models import SourceModel
+    from driftgate.stream import run_stream
+    from driftgate.types import UNKNOWN, UNLABELED, DivergedError, DriftgateError, Prediction
 
 __version__ = "0.1.0"
 
@@ -22,3 +28,26 @@ __all__ = [
     "load",
     "run_stream",
 ]
+
+_HOMES = {
+    "Method": "driftgate.methods",
+    "available": "driftgate.methods",
+    "create": "driftgate.methods",
+    "load": "driftgate.methods:load_method",
+    "SourceModel": "driftgate.models",
+    "run_stream": "driftgate.stream",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first asked for: `driftgate --help` should not wait for torch."""
+    if name not in __all__:
+        raise AttributeError(f"module 'driftgate' has no attribute {name!r}")
+    module, _, attribute = _HOMES.get(name, "driftgate.types").partition(":")
+    value = getattr(importlib.import_module(module), attribute or name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__
