@@ -16,7 +16,7 @@ from queue import Empty
 from typing import Any, TypeAlias, TypeVar
 
 import torch
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+from threadpoolctl import threadpool_limits
 
 R = TypeVar("R")
 
