@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 LOCK := constraints.txt
-# The environment is rebuilt when the lock file or the list of dependencies changes.
+# The environment is rebuilt when the lock file or the list of dependencies changes: their hash is in the stamp's name,
+# so the stamp depends on no file (a fresh clone has new dates, and must not rebuild a cached environment).
 STAMP := $(VENV)/.installed-$(shell cat $(LOCK) pyproject.toml | sha256sum | cut -c1-16)
 # The second environment: timm needs torchvision, which has no build for the light torch of the first one. It is large
 # (5.5 GB), so it is rebuilt only when its own lock file changes.
@@ -18,7 +19,7 @@ setup: $(STAMP)
 	@$(BIN)/python -c "import driftgate, pathlib, sys; sys.exit(pathlib.Path(driftgate.__file__).parents[2] != pathlib.Path.cwd())" 2>/dev/null \
 		|| $(BIN)/python -m pip install -q --no-deps --no-build-isolation -e .
 
-$(STAMP): $(LOCK) pyproject.toml
+$(STAMP):
 	$(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install -q -c $(LOCK) -e ".[demo,lite,dev]"
 	touch $@
@@ -29,7 +30,7 @@ demo: setup
 test: setup
 	$(BIN)/python -m pytest
 
-$(STAMP_TIMM): $(LOCK_TIMM)
+$(STAMP_TIMM):
 	$(PYTHON) -m venv --clear $(VENV_TIMM)
 	$(BIN_TIMM)/python -m pip install -q -r $(LOCK_TIMM)
 	touch $@

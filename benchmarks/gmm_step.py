@@ -39,6 +39,8 @@ SAMPLES, DIM, DECAY = 64, 64, 0.999
 CLASSES = (9, 65, 200, 345)
 SPEED_TARGETS = {9: 40.0, 345: 60.0}
 MEMORY_TARGET = 25.0
+SETTLE_SECONDS = 0.2
+"""Threads of numpy's and torch's libraries wait actively for a while after their last work; let them fall asleep."""
 STATUS = Path("/proc/self/status")
 CLEAR_REFS = Path("/proc/self/clear_refs")
 
@@ -117,6 +119,7 @@ def milliseconds(num_classes: int, rounds: int, repeats: int) -> dict[str, float
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     for turn in range(rounds + 1):  # the first round warms up
         for name, step in steps.items():
+            time.sleep(SETTLE_SECONDS)
             for again in range(1 if name == "reference" else repeats):
                 start = time.perf_counter()
                 step(turn * repeats + again)

@@ -11,6 +11,7 @@ first; it stands at the end, and the state leaves it out.
 from __future__ import annotations
 
 import math
+from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -157,16 +158,8 @@ class StreamingGMM:
             setattr(self, name, state[name].float().clone())
 
     def clone(self) -> StreamingGMM:
-        copy = StreamingGMM(
-            self.num_classes,
-            self.dim,
-            self.decay,
-            mean_shift=self.mean_shift,
-            floor=self.floor,
-            shrinkage=self.shrinkage,
-        )
-        copy.load_state_dict(self.state_dict())
-        return copy
+        """An independent copy that shares tensors until its first update: an update makes new ones and changes none."""
+        return copy(self)
 
     def update(self, features: Tensor, weights: Tensor) -> None:
         """Take in one batch: ``features`` (N, R), ``weights`` (N, C), the softmax outputs f_c(x_i) in the paper."""

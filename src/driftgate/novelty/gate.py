@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import warnings
 from abc import ABC, abstractmethod
+from copy import copy
 from typing import Literal
 
 import numpy as np
@@ -61,13 +62,14 @@ class Gate(ABC):
     def state_dict(self) -> dict[str, Tensor]:
         """Everything that survives a batch."""
 
-    @abstractmethod
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Put back what ``state_dict`` gave."""
+        for name in self.state_dict():
+            setattr(self, name, state[name].clone())
 
-    @abstractmethod
     def clone(self) -> Gate:
-        """An independent copy: what ``predict`` may play with."""
+        """An independent copy, what ``predict`` may play with: an update makes new tensors and changes none."""
+        return copy(self)
 
     @property
     def num_bytes(self) -> int:
@@ -112,14 +114,6 @@ class FrozenGate(Gate):
     def state_dict(self) -> dict[str, Tensor]:
         return {"sums": self.sums, "batches": self.batches}
 
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        self.sums, self.batches = state["sums"].clone(), state["batches"].clone()
-
-    def clone(self) -> FrozenGate:
-        copy = FrozenGate(self.p_reject, self.init_batches, self.quantile_rule)
-        copy.load_state_dict(self.state_dict())
-        return copy
-
 
 class TrackingGate(Gate):
     """Thresholds that keep following the stream: a running mean of the batch quantiles with a window.
@@ -141,14 +135,6 @@ class TrackingGate(Gate):
 
     def state_dict(self) -> dict[str, Tensor]:
         return {"quantiles": self.quantiles, "batches": self.batches}
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        self.quantiles, self.batches = state["quantiles"].clone(), state["batches"].clone()
-
-    def clone(self) -> TrackingGate:
-        copy = TrackingGate(self.p_reject, self.init_batches)
-        copy.load_state_dict(self.state_dict())
-        return copy
 
 
 class MixtureGate(Gate):
@@ -222,21 +208,6 @@ class MixtureGate(Gate):
 
     def state_dict(self) -> dict[str, Tensor]:
         return {"scores": self.scores, "seen": self.seen, "batches": self.batches, "thresholds": self.thresholds}
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        for name in self.state_dict():
-            setattr(self, name, state[name].clone())
-
-    def clone(self) -> MixtureGate:
-        copy = MixtureGate(
-            self.p_reject,
-            self.init_batches,
-            window=len(self.scores),
-            refit_every=self.refit_every,
-            log_scale=self.log_scale,
-        )
-        copy.load_state_dict(self.state_dict())
-        return copy
 
 
 SMALLEST_SCORE = 1e-30
