@@ -136,8 +136,9 @@ def _print_comparison(comparison: Comparison) -> None:
         *(f"{label}: measured on {part.how}." for label, part, _ in rows),
         f"A queue is larger than our mixture from {comparison.break_even:,} samples on, "
         f"{comparison.queue_bytes_per_sample:,.0f} bytes each.",
-        f"The released code keeps float64 and full matrices: {kibibytes(comparison.released_gmm_bytes)} KiB, the "
-        f"paper's figure; a queue is larger than that from {comparison.released_break_even:,} samples on.",
+        f"The released code keeps float64 and full matrices: {kibibytes(comparison.released_gmm_bytes)} KiB"
+        f"{'' if paper is None else ', the figure of the paper'}; a queue is larger than that from "
+        f"{comparison.released_break_even:,} samples on.",
     ]
     if paper is not None:
         lines.append(
