@@ -166,3 +166,24 @@ def test_memory_is_bounded_and_told(name: str) -> None:
     assert method.num_bytes == bytes_after_one
     told = sum(tensor.numel() * tensor.element_size() for tensor in method.memory_tensors().values())
     assert method.num_bytes == told
+
+
+def test_the_caller_s_gradient_mode_and_precision_do_not_matter(name: str) -> None:
+    expected = make(name).step(images_of(8, 0))
+    for mode in (torch.no_grad(), torch.inference_mode()):
+        method = make(name)
+        with mode:
+            images = images_of(8, 0)
+            assert_same(method.predict(images), expected)
+            assert_same(method.step(images), expected)
+    assert_same(expected, make(name).step(images_of(8, 0).double()))
+    images = images_of(8, 0).requires_grad_()
+    assert_same(expected, make(name).step(images))
+    assert images.grad is None
+
+
+def test_one_and_two_classes(name: str) -> None:
+    for num_classes in (1, 2):
+        method = driftgate.create(name, small_model(num_classes=num_classes))
+        for seed in range(3):
+            assert_sound(method.step(images_of(6, seed)), 6, num_classes)

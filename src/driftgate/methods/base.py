@@ -49,14 +49,20 @@ class Method(ABC):
     def predict(self, images: Tensor) -> Prediction:
         """What ``step`` would answer now; changes nothing: no weight, no statistic, no random state."""
         self.model.check_images(images)
-        with torch.no_grad(), preserved_buffers(self.model):
-            return self._predict(images)
+        with torch.inference_mode(False), torch.no_grad(), preserved_buffers(self.model):
+            return self._predict(_plain(images))
 
     def step(self, images: Tensor) -> Prediction:
         """Predict the batch, then learn from it."""
         self.model.check_images(images)
-        with preserved_buffers(self.model, on_error_only=True):
-            prediction = self._step(images)
+        random_state = self.generator.get_state()
+        # Learning needs gradients, also where the caller has switched them off around the whole service.
+        with torch.inference_mode(False), torch.enable_grad(), preserved_buffers(self.model, on_error_only=True):
+            try:
+                prediction = self._step(_plain(images))
+            except BaseException:
+                self.generator.set_state(random_state)
+                raise
         self.steps += 1
         return prediction
 
@@ -93,6 +99,12 @@ class Method(ABC):
     def optimizer(self) -> torch.optim.Optimizer | None:
         """The optimiser whose state is saved, if there is one."""
         return None
+
+
+def _plain(images: Tensor) -> Tensor:
+    """The pixels alone, as float32: no graph behind them, no inference mode, no other precision."""
+    detached = images.detach().to(torch.float32)
+    return detached.clone() if detached.is_inference() else detached
 
 
 M = TypeVar("M", bound=type[Method])
