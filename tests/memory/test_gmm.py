@@ -400,6 +400,18 @@ def test_queries_change_nothing_and_a_clone_lives_its_own_life() -> None:
     assert torch.equal(mixture.log_likelihood(queries), copy.log_likelihood(queries))
 
 
+def test_few_classes_leave_the_number_of_threads_as_it_was() -> None:
+    usual = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        mixture = StreamingGMM(2, 3)
+        mixture.update(torch.randn(4, 3), torch.rand(4, 2))
+        mixture.evaluate(torch.randn(4, 3))
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(usual)
+
+
 @pytest.mark.parametrize("threads", [1, 3])
 def test_repetition_is_bit_for_bit_on_any_number_of_threads(threads: int) -> None:
     """100 classes make several blocks, so that three threads do share the work."""

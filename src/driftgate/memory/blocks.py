@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import lru_cache
 from itertools import pairwise
 from threading import Barrier
@@ -33,8 +34,9 @@ def for_each_block(function: Callable[[slice], None], parts: list[slice]) -> Non
     """
     threads = torch.get_num_threads()
     if threads == 1 or len(parts) == 1:
-        for part in parts:
-            function(part)
+        with one_thread():
+            for part in parts:
+                function(part)
         return
     inference = torch.is_inference_mode_enabled()  # holds for one thread only
 
@@ -44,6 +46,17 @@ def for_each_block(function: Callable[[slice], None], parts: list[slice]) -> Non
                 function(part)
 
     list(_pool(threads).map(work, range(threads)))
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch work on the calling thread alone: to wake another for less than a millisecond of work takes longer."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 @lru_cache(maxsize=1)

@@ -11,6 +11,7 @@ first; it stands at the end, and the state leaves it out.
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,7 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from driftgate.memory.blocks import blocks, for_each_block
+from driftgate.memory.blocks import blocks, for_each_block, one_thread
 from driftgate.types import DriftgateError
 
 SMALLEST_WEIGHT = float(torch.finfo(torch.float32).tiny)
@@ -179,9 +180,11 @@ class StreamingGMM:
         centered = samples - center
         wrapped = wrap(centered)
         second = centered.new_empty(self.num_classes, wrapped.shape[1], self.dim)
-        for part in blocks(wrapped.shape[1], 2 * centered.numel()):  # the products, and the matrix product's copy
-            products = (centered[:, None] * wrapped[:, part]).flatten(1)
-            second[:, part] = (per_class @ products).view(self.num_classes, -1, self.dim)
+        few_classes = len(blocks(self.num_classes, self.dim**2)) == 1
+        with one_thread() if few_classes else nullcontext():
+            for part in blocks(wrapped.shape[1], 2 * centered.numel()):  # the products, and the matrix product's copy
+                products = (centered[:, None] * wrapped[:, part]).flatten(1)
+                second[:, part] = (per_class @ products).view(self.num_classes, -1, self.dim)
         return Moments(len(samples), center, per_class.sum(dim=1), per_class @ centered, second)
 
     def apply(self, moments: Moments) -> None:
