@@ -182,10 +182,11 @@ class StreamingGMM:
         second = centered.new_empty(self.num_classes, wrapped.shape[1], self.dim)
         few_classes = len(blocks(self.num_classes, self.dim**2)) == 1
         with one_thread() if few_classes else nullcontext():
+            first = per_class @ centered
             for part in blocks(wrapped.shape[1], 2 * centered.numel()):  # the products, and the matrix product's copy
                 products = (centered[:, None] * wrapped[:, part]).flatten(1)
                 second[:, part] = (per_class @ products).view(self.num_classes, -1, self.dim)
-        return Moments(len(samples), center, per_class.sum(dim=1), per_class @ centered, second)
+        return Moments(len(samples), center, per_class.sum(dim=1), first, second)
 
     def apply(self, moments: Moments) -> None:
         """Eqs. 1-3: mix the moments of a batch (or of several, added) with the decayed past."""
