@@ -41,17 +41,19 @@ def source_model(root: Path, out: Path, source: str, shift: Shift, epochs: int |
         split = data.split(shift)
         model = SourceModel.build("lite0", data.class_names[: split.num_source], input_size=INPUT_SIZE)
         settings = PretrainSettings.for_dataset("pacs", held_out=HELD_OUT, epochs=epochs)
+        checkpoint = file.with_suffix(".progress.safetensors")
         report = pretrain(
             model,
             data.domain(source),
             split,
             settings,
             workers=0,
-            checkpoint=file.with_suffix(".progress.safetensors"),
+            checkpoint=checkpoint,
             on_step=lambda step: progress(f"{source} {shift.value} training", step.step, step.steps),
         )
         write_text(file.with_suffix(".json"), json.dumps({"held_out_accuracy": report.held_out_accuracy}))
         model.save(file)
+        checkpoint.unlink(missing_ok=True)
     return file
 
 
@@ -79,14 +81,16 @@ def run_cell(
         label = f"{source} {shift.value} {name} seed {seed}"
         total = len(stream)
         protocol = {"data": "pacs", "source": source, "seed": seed, "batch_size": BATCH_SIZE, "limit": limit or None}
+        checkpoint = record.with_suffix(".progress.safetensors")
         run_stream(
             method,
             stream,
             split,
             protocol=protocol,
-            checkpoint=record.with_suffix(".progress.safetensors"),
+            checkpoint=checkpoint,
             on_batch=lambda log, label=label, total=total: progress(label, len(log), total),  # type: ignore[misc]
         ).save(record)
+        checkpoint.unlink(missing_ok=True)
 
 
 def read_records(out: Path) -> Records:

@@ -101,7 +101,6 @@ def test_stopped_run_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:
         run_stream(method, dying, SPLIT, checkpoint=path, checkpoint_every=2)
     assert path.exists()
     resumed = run(checkpoint=path, checkpoint_every=2)
-    assert not path.exists()
     for name in ("predictions", "targets", "classes", "novelty", "pseudo_labels", "thresholds"):
         assert torch.equal(torch.cat([*getattr(whole.log, name)]), torch.cat([*getattr(resumed.log, name)])), name
     assert whole.record["metrics"] == resumed.record["metrics"]
@@ -117,6 +116,15 @@ def test_progress_of_another_run_is_refused(tmp_path: Path) -> None:
     other = driftgate.create("gmm", small_model(), seed=3)
     with pytest.raises(DriftgateError, match="remove the file to start anew"):
         run_stream(other, stream(), SPLIT, checkpoint=path)
+    same = driftgate.create("gmm", small_model(), seed=2)
+    for changed, message in (
+        ({"protocol": {"target": "elsewhere"}}, "protocol"),
+        ({"split": ClassSplit(3, 2, 2, "paper")}, "split"),
+        ({"stream": stream(batch_size=4)}, "batches"),
+    ):
+        arguments = {"stream": stream(), "split": SPLIT, **changed}
+        with pytest.raises(DriftgateError, match=f"Expected to resume a run with {message}"):
+            run_stream(same, arguments.pop("stream"), arguments.pop("split"), checkpoint=path, **arguments)  # type: ignore[arg-type]
 
 
 def test_split_must_fit_the_model_and_stream_must_not_be_empty() -> None:

@@ -33,7 +33,8 @@ def write_checkpoint(path: str | Path, kind: str, tensors: dict[str, Tensor], in
 def read_checkpoint(path: str | Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and info of a checkpoint; refuses files that are something else."""
     if not Path(path).is_file():
-        raise DriftgateError(f"Expected a checkpoint at {path} but there is no such file.")
+        found = "it is a folder" if Path(path).is_dir() else "there is no such file"
+        raise DriftgateError(f"Expected a checkpoint at {path} but {found}.")
     try:
         with safe_open(path, framework="pt") as file:
             document = (file.metadata() or {}).get(KEY)
@@ -42,10 +43,15 @@ def read_checkpoint(path: str | Path, kind: str) -> tuple[dict[str, Tensor], dic
         raise DriftgateError(f"Expected a driftgate checkpoint at {path} but it cannot be read: {error}") from error
     if document is None:
         raise DriftgateError(f"Expected a driftgate checkpoint at {path} but it carries no driftgate metadata.")
-    info = json.loads(document)
-    if info.get("format") != FORMAT:
+    try:
+        info = json.loads(document)
+    except json.JSONDecodeError as error:
         raise DriftgateError(
-            f"Expected checkpoint format {FORMAT} but {path} has {info.get('format')}; use the driftgate that wrote it."
+            f"Expected a driftgate checkpoint at {path} but its metadata is broken: {error}."
+        ) from error
+    if not isinstance(info, dict) or info.get("format") != FORMAT:
+        raise DriftgateError(
+            f"Expected checkpoint format {FORMAT} but {path} has another; use the driftgate that wrote it."
         )
     if info.get("kind") != kind:
         raise DriftgateError(f"Expected a checkpoint of kind {kind!r} but {path} holds {info.get('kind')!r}.")
@@ -60,10 +66,18 @@ def write_atomically(path: str | Path, write: Callable[[str], object]) -> None:
     os.close(handle)
     try:
         write(temporary)
+        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp lets nobody else read, which is right only while it is written
         os.replace(temporary, target)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def _umask() -> int:
+    """The process's mask of permissions; it can only be read by setting it."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 def write_text(path: str | Path, text: str) -> None:

@@ -113,7 +113,8 @@ def run_stream(
         split: the class split, which says what is scored and how.
         protocol: anything to keep in the record about where the stream came from.
         checkpoint: file that holds method and log. If it is there, the run goes on from it, bit for bit as if it had
-            never stopped; it is removed when the stream has ended.
+            never stopped, provided that method, settings, split and protocol are the same. It is left in its place:
+            remove it once the result is safe.
         checkpoint_every: batches between two checkpoints.
         on_batch: called after each batch with the log so far.
     """
@@ -122,9 +123,10 @@ def run_stream(
             f"Expected a split with {method.model.num_classes} source classes, as the model has, but {split} has "
             f"{split.num_source}."
         )
+    identity = _identity(method, stream, split, protocol or {})
     log = StreamLog()
     if checkpoint is not None and Path(checkpoint).exists():
-        log = _resume(method, stream, checkpoint)
+        log = _resume(method, stream, identity, checkpoint)
     _reset_peak_memory()
     for batch in stream.batches(start=len(log)):
         started = time.perf_counter()
@@ -133,13 +135,10 @@ def run_stream(
         if on_batch is not None:
             on_batch(log)
         if checkpoint is not None and len(log) % checkpoint_every == 0:
-            _save_progress(method, stream, log, checkpoint)
+            _save_progress(method, stream, log, identity, checkpoint)
     if len(log) == 0:
         raise DriftgateError("Expected a stream with at least one batch but it is empty.")
-    record = _record(method, log, split, protocol or {}, stream.skipped)
-    if checkpoint is not None:
-        Path(checkpoint).unlink(missing_ok=True)
-    return RunResult(record, log)
+    return RunResult(_record(method, log, split, protocol or {}, stream.skipped), log)
 
 
 def evaluate(log: StreamLog, split: ClassSplit, first: int = 0, last: int | None = None) -> dict[str, float]:
@@ -240,17 +239,29 @@ def _without_nan(value: Any) -> Any:
     return value
 
 
-def _save_progress(method: Method, stream: Stream, log: StreamLog, path: str | Path) -> None:
+def _identity(method: Method, stream: Stream, split: ClassSplit, protocol: dict[str, Any]) -> dict[str, Any]:
+    """What must be the same for a run to be the continuation of another; as it comes back from JSON."""
+    facts = {
+        **method_info(method),
+        "protocol": protocol,
+        "split": f"{split} {split.order}",
+        "batches": len(stream),
+    }
+    identity: dict[str, Any] = json.loads(json.dumps(facts))
+    return identity
+
+
+def _save_progress(method: Method, stream: Stream, log: StreamLog, identity: dict[str, Any], path: str | Path) -> None:
     tensors = {**with_prefix("method", method_tensors(method)), **with_prefix("log", log.tensors())}
-    write_checkpoint(path, PROGRESS, tensors, {**method_info(method), "skipped": list(stream.skipped)})
+    write_checkpoint(path, PROGRESS, tensors, {**identity, "skipped": list(stream.skipped)})
 
 
-def _resume(method: Method, stream: Stream, path: str | Path) -> StreamLog:
+def _resume(method: Method, stream: Stream, identity: dict[str, Any], path: str | Path) -> StreamLog:
     tensors, info = read_checkpoint(path, PROGRESS)
-    for name, mine in method_info(method).items():
-        if info[name] != mine:
+    for name, mine in identity.items():
+        if info.get(name) != mine:
             raise DriftgateError(
-                f"Expected to resume a run with {name} {mine} but {path} holds one with {info[name]}; "
+                f"Expected to resume a run with {name} {mine} but {path} holds one with {info.get(name)}; "
                 "remove the file to start anew."
             )
     restore_method(method, under_prefix("method", tensors))

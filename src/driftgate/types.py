@@ -19,7 +19,11 @@ class DriftgateError(ValueError):
 
 
 class DivergedError(DriftgateError):
-    """The adapted network left the range of floating point numbers; the state is that of the last good step."""
+    """The adapted network left the range of floating point numbers.
+
+    Memory, thresholds and statistics are those of the last good step; the weights are what that step made of them, so
+    load an earlier state to go on.
+    """
 
 
 class Thresholds(NamedTuple):

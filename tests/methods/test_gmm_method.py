@@ -157,7 +157,7 @@ def test_diverged_network_raises_and_keeps_the_last_good_state() -> None:
     with torch.no_grad():
         method.model.bottleneck[0].weight.fill_(1e38)  # type: ignore[index]
     before = state_of(method)
-    with pytest.raises(DivergedError, match="diverged after 1 steps; lower lr"):
+    with pytest.raises(DivergedError, match="diverged after 1 steps; load an earlier state"):
         method.step(images_of(8, 1))
     after = state_of(method)
     assert [name for name in before if not torch.equal(before[name], after[name])] == []
@@ -236,3 +236,19 @@ def test_absent_classes_make_nobody_unknown_with_the_class_prior() -> None:
     shares = (mixture.weights.double() / mixture.weights.double().sum()).log()
     expected = mixture.log_likelihood(features) + shares
     assert torch.allclose(mixture.evaluate(features, prior=1.0).log_likelihood, expected, atol=1e-9)
+
+
+def test_features_too_large_for_a_variance_count_as_diverged() -> None:
+    method = make(batch_norm="running")
+    with torch.no_grad():
+        method.reducer.weight.fill_(1e19)
+    with pytest.raises(DivergedError, match="diverged"):
+        method.step(images_of(8, 0))
+
+
+def test_settings_are_finite_and_the_model_is_ours() -> None:
+    for bad in ({"lr": math.inf}, {"kl_weight": math.nan}, {"seed": -1}, {"seed": 2**63}):
+        with pytest.raises(DriftgateError, match="Settings of 'gmm'"):
+            make(**bad)
+    with pytest.raises(DriftgateError, match="wrap the network"):
+        driftgate.create("gmm", torch.nn.Linear(2, 2))  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import torch
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor, nn
 
 from driftgate.models.normalization import preserved_buffers
@@ -19,9 +19,9 @@ from driftgate.types import DriftgateError, Prediction
 class MethodSettings(BaseModel):
     """Settings of a method; unknown ones are refused, and nothing changes them after creation."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
 
-    seed: int = 0
+    seed: int = Field(default=0, ge=0, lt=2**63)
 
 
 class Method(ABC):
@@ -49,12 +49,14 @@ class Method(ABC):
     def predict(self, images: Tensor) -> Prediction:
         """What ``step`` would answer now; changes nothing: no weight, no statistic, no random state."""
         self.model.check_images(images)
+        self.model.eval()  # the caller may have switched it
         with torch.inference_mode(False), torch.no_grad(), preserved_buffers(self.model):
             return self._predict(_plain(images))
 
     def step(self, images: Tensor) -> Prediction:
         """Predict the batch, then learn from it."""
         self.model.check_images(images)
+        self.model.eval()
         random_state = self.generator.get_state()
         # Learning needs gradients, also where the caller has switched them off around the whole service.
         with torch.inference_mode(False), torch.enable_grad(), preserved_buffers(self.model, on_error_only=True):
@@ -132,8 +134,12 @@ def get_method(name: str) -> type[Method]:
 
 def create(name: str, model: SourceModel, *, preset: str | None = None, **settings: Any) -> Method:
     """A method by name around ``model``, which it adapts in place; settings as keywords, a preset underneath them."""
-    method = get_method(name)
-    return method(model, resolve_settings(name, preset, settings))
+    if not isinstance(model, SourceModel):
+        raise DriftgateError(
+            f"Expected a SourceModel but got {type(model).__name__}; wrap the network: SourceModel(backbone, classifier, "
+            "class_names=..., input_size=...)."
+        )
+    return get_method(name)(model, resolve_settings(name, preset, settings))
 
 
 def resolve_settings(name: str, preset: str | None, settings: dict[str, Any]) -> MethodSettings:

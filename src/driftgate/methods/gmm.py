@@ -29,6 +29,9 @@ from driftgate.types import DivergedError, DriftgateError, Prediction
 
 logger = logging.getLogger(__name__)
 
+LARGEST_FEATURE = 1e18
+"""Beyond it a variance leaves the range of float32, and the mixture could not be kept."""
+
 
 class GMMSettings(MethodSettings):
     """Settings of the method; the paper's symbol in brackets. docs/gmm.md tells how the defaults were chosen.
@@ -200,10 +203,11 @@ class GMM(Method):
         with batch_statistics(self.model, len(images), enabled=follow):
             output: ModelOutput = self.model(images)
         reduced: Tensor = self.reducer(output.features)
-        if not bool(output.logits.isfinite().all() and reduced.isfinite().all()):
+        largest = max(float(output.logits.detach().abs().max()), float(reduced.detach().abs().max()))
+        if not largest < LARGEST_FEATURE:  # NaN is not smaller either
             raise DivergedError(
-                f"Expected finite features but the network diverged after {self.steps} steps; lower lr (now "
-                f"{self.settings.lr}), set max_grad_norm, or use the default preset."
+                f"Expected finite features but the network diverged after {self.steps} steps; load an earlier state and "
+                f"lower lr (now {self.settings.lr}), set max_grad_norm, or use the default preset."
             )
         return output, reduced
 

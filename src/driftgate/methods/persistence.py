@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from driftgate.checkpoint import read_checkpoint, under_prefix, with_prefix, write_checkpoint
 from driftgate.methods.base import Method, create
-from driftgate.models.source_model import SourceModel
+from driftgate.models.source_model import ModelSpec, SourceModel
 from driftgate.types import DriftgateError
 
 KIND = "method"
@@ -57,11 +57,18 @@ def save_method(method: Method, path: str | Path) -> None:
 def load_method(path: str | Path, *, model: SourceModel | None = None) -> Method:
     """A method as it was saved. ``model`` is needed only around a backbone of the user's own: a fresh one to fill."""
     tensors, info = read_checkpoint(path, KIND)
-    model = model or SourceModel.from_spec(info["model"])
-    if model.spec.model_dump(mode="json") != info["model"]:
-        raise DriftgateError(f"Expected a model of spec {info['model']} but got {model.spec.model_dump(mode='json')}.")
+    if not {"method", "settings", "model"} <= info.keys():
+        raise DriftgateError(f"Expected a saved method at {path} but its metadata is incomplete.")
+    spec = ModelSpec.parse(info["model"])
+    model = model or SourceModel.from_spec(spec)
+    if model.spec != spec:
+        raise DriftgateError(f"Expected a model for {path} with {spec.differences(model.spec)}.")
     method = create(info["method"], model, **info["settings"])
-    restore_method(method, tensors)
+    try:
+        restore_method(method, tensors)
+    except (RuntimeError, KeyError) as error:
+        reason = " ".join(str(error).split())
+        raise DriftgateError(f"Expected the weights of {spec.backbone!r} in {path}: {reason}") from error
     return method
 
 

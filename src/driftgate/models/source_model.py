@@ -71,8 +71,11 @@ class ModelSpec(BaseModel):
         try:
             return cls(**spec)
         except (ValidationError, TypeError) as error:
-            reason = str(error).replace("\n", " ")
-            raise DriftgateError(f"Expected the spec of a model but got {spec}: {reason}") from error
+            first = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": str(error)}
+            field = ".".join(str(part) for part in first["loc"])
+            raise DriftgateError(
+                f"Expected the spec of a model but {field or 'it'} is wrong: {first['msg']}."
+            ) from error
 
     def differences(self, other: ModelSpec) -> str:
         """What differs between this (expected) and the ``other`` (found) spec, for a person; empty if nothing does."""
@@ -136,6 +139,10 @@ class SourceModel(nn.Module):
         backbone_name: str = CUSTOM_BACKBONE,
     ) -> None:
         super().__init__()
+        if isinstance(class_names, str) or not all(isinstance(name, str) and name for name in class_names):
+            raise DriftgateError(f"Expected class names as a list of words but got {class_names!r}.")
+        if not isinstance(input_size, Sequence) or len(input_size) != 2:
+            raise DriftgateError(f"Expected input_size as (height, width) but got {input_size!r}.")
         backbone_dim = _output_size(backbone, (3, *input_size), "backbone")
         if classifier is None:
             bottleneck = bottleneck or Bottleneck(backbone_dim, feature_dim)
@@ -147,16 +154,18 @@ class SourceModel(nn.Module):
             raise DriftgateError(
                 f"Expected a classifier with {len(class_names)} outputs, one a class name, but it has {outputs}."
             )
-        self.spec = ModelSpec(
-            backbone=backbone_name,
-            class_names=tuple(class_names),
-            input_size=input_size,
-            mean=mean,
-            std=std,
-            backbone_dim=backbone_dim,
-            feature_dim=feature_dim,
-            flip=flip,
-            pretrained=pretrained,
+        self.spec = ModelSpec.parse(
+            {
+                "backbone": backbone_name,
+                "class_names": tuple(class_names),
+                "input_size": input_size,
+                "mean": mean,
+                "std": std,
+                "backbone_dim": backbone_dim,
+                "feature_dim": feature_dim,
+                "flip": flip,
+                "pretrained": pretrained,
+            }
         )
         self.statistics: SourceStatistics | None = None
         self.precision: Precision = "float32"
