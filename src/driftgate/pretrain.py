@@ -178,8 +178,6 @@ def pretrain(
         seconds=time.perf_counter() - started,
         skipped=samples.skipped,
     )
-    if checkpoint is not None:
-        Path(checkpoint).unlink(missing_ok=True)
     logger.info("source training: %s", report)
     return report
 

@@ -240,10 +240,11 @@ def test_absent_classes_make_nobody_unknown_with_the_class_prior() -> None:
 
 def test_features_too_large_for_a_variance_count_as_diverged() -> None:
     method = make(batch_norm="running")
-    with torch.no_grad():
-        method.reducer.weight.fill_(1e19)
-    with pytest.raises(DivergedError, match="diverged"):
-        method.step(images_of(8, 0))
+    for value in (1e19, math.nan, math.inf):
+        with torch.no_grad():
+            method.reducer.weight.fill_(value)
+        with pytest.raises(DivergedError, match="diverged"):
+            method.step(images_of(8, 0))
 
 
 def test_settings_are_finite_and_the_model_is_ours() -> None:

@@ -59,12 +59,15 @@ def adapt(
     and memory.
     """
     from driftgate.cli.experiment import (
+        file_sha256,
         open_split,
         parse_settings,
         progress_file,
+        resumable,
         source_class_names,
         split_names,
         writable_file,
+        writable_folder,
     )
     from driftgate.data.streams import DomainStream
     from driftgate.methods import create, resolve_settings, save_method
@@ -76,6 +79,13 @@ def adapt(
         raise DriftgateError("Expected --out with --resume: the folder of the run that was stopped.")
     chosen = {"seed": seed, **parse_settings(settings or [])}
     resolve_settings(method, preset, chosen)  # a misspelt setting should not wait for the model to load
+    if model.is_dir():
+        raise DriftgateError(f"Expected the file of a source model but {model} is a folder; name the file in it.")
+    if save is not None:
+        writable_file(save)
+    checkpoint = None
+    if out is not None:
+        checkpoint = progress_file(writable_folder(out) / PROGRESS, resume)
     dataset, classes = open_split(data, root, shift, split, class_order)
     source = SourceModel.load(model)
     source.check_class_names(source_class_names(dataset, classes))
@@ -96,14 +106,14 @@ def adapt(
         limit=limit,
     )
     adapting = create(method, source, preset=preset, **chosen)
-    checkpoint = None if out is None else progress_file(out / PROGRESS, resume)
-    for file in (save, None if out is None else out / RECORD):
-        if file is not None:
-            writable_file(file)
+    # A stopped run goes on only if all of this is the same: what decides the numbers, but not where the files lie.
     protocol: dict[str, Any] = {
         "data": data,
         "target": [domain.name for domain in domains],
+        "images_per_target": [len(domain) for domain in domains],
+        "class_order": classes.order,
         "model_file": model.name,
+        "model_sha256": file_sha256(model),
         "preset": preset,
         "seed": seed,
         "batch_size": batch_size,
@@ -114,19 +124,20 @@ def adapt(
         "limit": limit,
         "precision": precision,
     }
-    with progress_bars() as report:
-        result = run_stream(
-            adapting,
-            stream,
-            classes,
-            protocol=protocol,
-            checkpoint=checkpoint,
-            on_batch=lambda log: report(f"{method} on {', '.join(protocol['target'])}", len(log), len(stream)),
-        )
-    if out is not None:
-        result.save(out / RECORD)
-    if save is not None:
-        save_method(adapting, save)
+    with resumable(checkpoint):
+        with progress_bars() as report:
+            result = run_stream(
+                adapting,
+                stream,
+                classes,
+                protocol=protocol,
+                checkpoint=checkpoint,
+                on_batch=lambda log: report(f"{method} on {', '.join(protocol['target'])}", len(log), len(stream)),
+            )
+        if out is not None:
+            result.save(out / RECORD)
+        if save is not None:
+            save_method(adapting, save)
     if as_json:
         print_json(result.record)
     else:
@@ -135,6 +146,8 @@ def adapt(
         note(f"{len(stream.skipped)} images could not be read, the first is {stream.skipped[0]}.")
     if out is not None:
         note(f"The record is in {out / RECORD}.")
+    if save is not None:
+        note(f"The adapted method is in {save}.")
 
 
 def _print_record(record: dict[str, Any]) -> None:

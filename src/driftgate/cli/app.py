@@ -10,9 +10,9 @@ import typer
 from rich.logging import RichHandler
 from typer.core import TyperGroup
 
-from driftgate.cli.console import errors, fail
+from driftgate.cli.console import errors, fail, note
 
-USER_ERROR = 2
+USER_ERROR, INTERRUPTED = 2, 130
 COMMAND_ORDER = ("demo", "pretrain", "import-checkpoint", "adapt", "methods", "memory", "data")
 
 
@@ -26,6 +26,9 @@ class DriftgateGroup(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
+        except KeyboardInterrupt as interruption:
+            note(" ".join(["Interrupted.", *map(str, interruption.args)]))
+            raise typer.Exit(INTERRUPTED) from interruption
         except Exception as error:
             if ctx.params.get("debug") or not _mendable(error):
                 raise

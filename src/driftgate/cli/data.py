@@ -10,6 +10,8 @@ from driftgate.cli import options
 from driftgate.cli.app import app
 from driftgate.cli.console import output, print_json, progress_bars
 
+INCOMPLETE = 1
+
 data_app = typer.Typer(no_args_is_help=True, help="Look at data sets on the disk.")
 app.add_typer(data_app, name="data")
 
@@ -30,16 +32,24 @@ def check(
     workers: options.Workers = 2,
     as_json: options.AsJson = False,
 ) -> None:
-    """Say what is there: domains, classes, images, unreadable files, the splits and their sizes, what is missing."""
+    """Say what is there: domains, classes, images, unreadable files, the splits and their sizes, what is missing.
+
+    Exit code 1 if something is missing or unreadable, or a split does not fit.
+    """
     from driftgate.cli.experiment import check_class_order
     from driftgate.data.check import check_dataset
+    from driftgate.data.shifts import ClassSplit
 
     order = check_class_order(class_order)
+    if split is not None:
+        ClassSplit.parse(split, order)  # a misspelt split should not wait for the files to be looked at
     with progress_bars() as report:
         found = check_dataset(name, root, order, custom=split, verify=verify, workers=workers, progress=report)
     if as_json:
         print_json(found.to_dict())
-        return
-    for line in found.lines():
-        output.print(line, markup=False, soft_wrap=True)
-    output.print("everything is there" if found.ok else "not complete: see the lines above", style="bold")
+    else:
+        for line in found.lines():
+            output.print(line, markup=False, soft_wrap=True)
+        output.print("everything is there" if found.ok else "not complete: see the lines above", style="bold")
+    if not found.ok:
+        raise typer.Exit(INCOMPLETE)

@@ -27,12 +27,14 @@ def demo(
     """Train on rendered digits, then adapt to a stream of handwritten ones, under PDA, ODA and OPDA.
 
     Source model, batch-norm statistics and GMM run over the same streams. Prints a table, and writes summary.json, a
-    record of every run and a picture. About two minutes on two cores.
+    record of every run and a picture. A few minutes on two cores.
     """
     from driftgate.bench.demo import METHODS, run_demo
     from driftgate.bench.jobs import available_cores
+    from driftgate.cli.experiment import writable_folder
     from driftgate.data.shifts import Shift
 
+    writable_folder(out)
     out.mkdir(parents=True, exist_ok=True)
     with progress_bars(seeds * len(Shift) * (len(METHODS) + 1)) as report:
         # A dry run is over before other processes would have started.

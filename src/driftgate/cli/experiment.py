@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Sequence
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -35,8 +39,12 @@ def source_class_names(data: DataSet, split: ClassSplit) -> tuple[str, ...]:
 
 
 def split_names(texts: Sequence[str]) -> list[str]:
-    """Names out of an option that may be repeated and may hold several, separated by commas."""
-    return [name.strip() for text in texts for name in text.split(",") if name.strip()]
+    """Names out of an option that may be repeated and may hold several, separated by commas; each once."""
+    names = [name.strip() for text in texts for name in text.split(",") if name.strip()]
+    for name in names:
+        if names.count(name) > 1:
+            raise DriftgateError(f"Expected each domain once but got {name!r} {names.count(name)} times.")
+    return names
 
 
 def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
@@ -50,6 +58,9 @@ def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
             settings[key.strip()] = json.loads(value)
         except json.JSONDecodeError:
             settings[key.strip()] = value
+    if "seed" in settings:
+        # One seed decides the stream too; two of them would make a record that says only half of it.
+        raise DriftgateError(f"Expected no seed among the settings but got seed={settings['seed']}; use --seed.")
     return settings
 
 
@@ -62,9 +73,55 @@ def progress_file(path: Path, resume: bool) -> Path:
     return path
 
 
+@contextmanager
+def resumable(progress: Path | None) -> Iterator[None]:
+    """Work that ends with its results saved: the progress file goes last, and an interruption says where it is."""
+    try:
+        yield
+    except KeyboardInterrupt as interruption:
+        if progress is None or not progress.exists():
+            raise
+        raise KeyboardInterrupt(f"The same command with --resume goes on from {progress}.") from interruption
+    if progress is not None:
+        progress.unlink(missing_ok=True)
+
+
 def writable_file(path: Path) -> Path:
-    """Refuse a place that cannot be written before hours are spent on what should go there."""
+    """Refuse a file that cannot be written before hours are spent on what should go there; leaves no trace."""
     if path.is_dir():
         raise DriftgateError(f"Expected the name of a file to write but {path} is a folder; add a file name.")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    _try_to_write(path.parent, path)
     return path
+
+
+def writable_folder(path: Path) -> Path:
+    """The same for a folder of results."""
+    _try_to_write(path, path)
+    return path
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file's bytes, in hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(2**20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _try_to_write(folder: Path, given: Path) -> None:
+    """Create a file in ``folder``, or in the nearest folder above it that is there, and delete it again.
+
+    Permission bits would not tell of read-only and full disks.
+    """
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    try:
+        handle, temporary = tempfile.mkstemp(dir=folder, prefix=".driftgate.")
+        os.close(handle)
+        os.unlink(temporary)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise DriftgateError(
+            f"Expected a place to write {given} but {folder} does not take files: {reason}; name another place."
+        ) from error

@@ -88,8 +88,13 @@ def memory(
     Values by the paper's formulas, and the bytes of real objects; beside them the paper's own figures.
     """
     from driftgate.bench.footprint import compare
+    from driftgate.cli.experiment import writable_file
 
-    comparisons = [compare(count) for count in _counts(classes)]
+    counts = _counts(classes)
+    if plot is not None:
+        _check_picture(plot)
+        writable_file(plot)
+    comparisons = [compare(count) for count in counts]
     if plot is not None:
         from driftgate.bench.figures import memory_figure
 
@@ -101,6 +106,18 @@ def memory(
             _print_comparison(comparison)
     if plot is not None:
         note(f"Drawn to {plot}.")
+
+
+def _check_picture(path: Path) -> None:
+    """Refuse a kind of picture that cannot be drawn before anything is computed."""
+    from matplotlib.figure import Figure
+
+    from driftgate.types import DriftgateError
+
+    # A .pgf needs LaTeX, which matplotlib does not bring.
+    known = sorted(set(Figure().canvas.get_supported_filetypes()) - {"pgf"})
+    if path.suffix.removeprefix(".").lower() not in known:
+        raise DriftgateError(f"Expected a picture that ends in .{', .'.join(known)} but got {path}.")
 
 
 def _counts(text: str) -> list[int]:

@@ -26,7 +26,7 @@ ClassOrder = Annotated[
     str,
     typer.Option("--class-order", help="Order of the classes: shared-first (as all public code) or paper."),
 ]
-Seed = Annotated[int, typer.Option("--seed", help="Decides everything that is drawn at random.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="Decides everything that is drawn at random.")]
 Workers = Annotated[int, typer.Option("--workers", min=0, help="Threads that decode images.")]
 Strict = Annotated[bool, typer.Option("--strict", help="Fail at a broken image instead of skipping it.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else, on stdout.")]

@@ -52,11 +52,28 @@ def pretrain(
 
     The model file carries input size, normalisation, class names and the statistics that some methods need.
     """
-    from driftgate.cli.experiment import open_split, progress_file, source_class_names, split_names, writable_file
+    from driftgate.cli.experiment import (
+        open_split,
+        progress_file,
+        resumable,
+        source_class_names,
+        split_names,
+        writable_file,
+    )
     from driftgate.models import SourceModel
     from driftgate.pretrain import PretrainSettings, estimate
     from driftgate.pretrain import pretrain as train
+    from driftgate.types import DriftgateError
 
+    if backbone == "resnet50" and weights is None:
+        raise DriftgateError(
+            "Expected a file of weights for backbone resnet50, which brings none; give --weights resnet50.pth "
+            "(torchvision or timm), or --weights none to start from random ones."
+        )
+    stopped = out.with_name(f"{out.name}.progress.safetensors")
+    if not dry_run:
+        writable_file(out)
+        progress_file(stopped, resume)
     dataset, classes = open_split(data, root, shift, split, class_order)
     domains = [dataset.domain(name, seed=seed) for name in split_names(source)]
     settings = PretrainSettings.for_dataset(
@@ -81,22 +98,21 @@ def pretrain(
         else:
             output.print(f"Training would take about {_duration(seconds)}; nothing was written.")
         return
-    target = writable_file(out)
-    stopped = progress_file(target.with_suffix(".progress.safetensors"), resume)
-    with progress_bars() as report:
-        result = train(
-            model,
-            domains,
-            classes,
-            settings,
-            workers=workers,
-            strict=strict,
-            on_step=lambda step: report("source training", step.step, step.steps),
-            checkpoint=stopped,
-        )
-    model.save(target)
+    with resumable(stopped):
+        with progress_bars() as report:
+            result = train(
+                model,
+                domains,
+                classes,
+                settings,
+                workers=workers,
+                strict=strict,
+                on_step=lambda step: report("source training", step.step, step.steps),
+                checkpoint=stopped,
+            )
+        model.save(out)
     if as_json:
-        print_json({**described, "out": str(target), **result.as_dict()})
+        print_json({**described, "out": str(out), **result.as_dict()})
         return
     held = "" if result.held_out_accuracy is None else f", {percent(result.held_out_accuracy)} % on what was held out"
     output.print(
@@ -106,7 +122,7 @@ def pretrain(
     )
     if result.skipped:
         note(f"{len(result.skipped)} images could not be read, the first is {result.skipped[0]}.")
-    output.print(f"Written to {target}.", markup=False, soft_wrap=True)
+    output.print(f"Written to {out}.", markup=False, soft_wrap=True)
 
 
 @app.command(
@@ -139,11 +155,12 @@ def import_checkpoint(
 
     if class_names is not None and data is not None:
         raise DriftgateError("Expected --class-names or --data but got both; give one of them.")
+    writable_file(out)
     names = None if class_names is None else tuple(name.strip() for name in class_names.split(","))
     if data is not None:
         names = source_class_names(*open_split(data, root, shift, split, class_order))
     model = read(checkpoint, names)
-    model.save(writable_file(out))
+    model.save(out)
     if as_json:
         print_json({"out": str(out), "model": model.spec.model_dump(mode="json")})
     else:

@@ -163,6 +163,12 @@ class DomainStream(Stream):
                 if batch is not None:
                     given += 1
                     yield batch
+        if given == 0 and len(self) == 0:
+            raise DriftgateError(
+                f"Expected a full batch of {self.batch_size} images but the stream has only "
+                f"{', '.join(str(len(segment)) for segment in self.segments)} and drop_last leaves out the incomplete "
+                "one, so no batch is left; keep it (no --drop-last), or take a smaller batch size or a larger limit."
+            )
         if given == 0:
             raise DriftgateError(
                 f"Expected readable images but none of the {self.num_samples} can be read; the first is "

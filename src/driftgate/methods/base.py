@@ -136,8 +136,8 @@ def create(name: str, model: SourceModel, *, preset: str | None = None, **settin
     """A method by name around ``model``, which it adapts in place; settings as keywords, a preset underneath them."""
     if not isinstance(model, SourceModel):
         raise DriftgateError(
-            f"Expected a SourceModel but got {type(model).__name__}; wrap the network: SourceModel(backbone, classifier, "
-            "class_names=..., input_size=...)."
+            f"Expected a SourceModel but got {type(model).__name__}; wrap the network: "
+            "SourceModel(backbone, classifier, class_names=..., input_size=...)."
         )
     return get_method(name)(model, resolve_settings(name, preset, settings))
 

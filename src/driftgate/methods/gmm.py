@@ -203,11 +203,11 @@ class GMM(Method):
         with batch_statistics(self.model, len(images), enabled=follow):
             output: ModelOutput = self.model(images)
         reduced: Tensor = self.reducer(output.features)
-        largest = max(float(output.logits.detach().abs().max()), float(reduced.detach().abs().max()))
-        if not largest < LARGEST_FEATURE:  # NaN is not smaller either
+        # NaN is not smaller than anything, so it is caught as well.
+        if not all(bool(part.detach().abs().max() < LARGEST_FEATURE) for part in (output.logits, reduced)):
             raise DivergedError(
-                f"Expected finite features but the network diverged after {self.steps} steps; load an earlier state and "
-                f"lower lr (now {self.settings.lr}), set max_grad_norm, or use the default preset."
+                f"Expected finite features but the network diverged after {self.steps} steps; load an earlier state, "
+                f"and lower lr (now {self.settings.lr}), set max_grad_norm, or use the default preset."
             )
         return output, reduced
 

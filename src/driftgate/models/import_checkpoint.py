@@ -43,7 +43,7 @@ def import_checkpoint(path: str | Path, class_names: Sequence[str] | None = None
             f"Expected a released checkpoint with {', '.join(PARTS)} but {path} lacks {', '.join(missing)}; it has "
             f"{', '.join(list(map(str, content))[:5]) or 'nothing'}."
         )
-    backbone, bottleneck, classifier = (content[name] for name in PARTS)
+    backbone, bottleneck, classifier = (_tensors(content[name], name, path) for name in PARTS)
     num_classes, feature_dim = _head_size(classifier, path)
     names = tuple(class_names) if class_names is not None else tuple(f"class {index}" for index in range(num_classes))
     if len(names) != num_classes:
@@ -55,6 +55,16 @@ def import_checkpoint(path: str | Path, class_names: Sequence[str] | None = None
     load_weights(model.classifier, _classifier(classifier), architecture="the classifier", path=path)
     model.statistics = _prototypes(content.get(PROTOTYPES), num_classes, feature_dim, path)
     return model
+
+
+def _tensors(part: dict[Any, Any], name: str, path: str | Path) -> dict[str, Tensor]:
+    """The part as it is, if it holds nothing but tensors by name."""
+    for key, value in part.items():
+        if not isinstance(key, str) or not isinstance(value, Tensor):
+            raise DriftgateError(
+                f"Expected tensors by name in {name} of {path} but {key!r} is {type(value).__name__}."
+            )
+    return part
 
 
 def _head_size(classifier: dict[str, Tensor], path: str | Path) -> tuple[int, int]:

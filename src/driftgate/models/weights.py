@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import pickle
 import re
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -39,6 +37,8 @@ TORCHVISION_VIT = (
 def read_tensors(path: str | Path) -> dict[str, Any]:
     """The content of a .safetensors file, or of a .pth/.pt file that holds nothing but tensors and plain containers."""
     path = Path(path)
+    if path.is_dir():
+        raise DriftgateError(f"Expected a file of weights but {path} is a folder.")
     if not path.is_file():
         raise DriftgateError(f"Expected a file of weights at {path} but there is no such file.")
     try:
@@ -47,8 +47,10 @@ def read_tensors(path: str | Path) -> dict[str, Any]:
             if path.suffix == ".safetensors"
             else torch.load(path, map_location="cpu", weights_only=True)
         )
-    except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
+    except Exception as error:  # the unpickler stumbles over foreign bytes in any way: KeyError, IndexError, ...
+        reason = (str(error).strip().splitlines() or [""])[0]
+        if type(error) not in (RuntimeError, ValueError, OSError):
+            reason = f"{type(error).__name__} {reason}".rstrip()
         raise DriftgateError(
             f"Expected a .safetensors file or a .pth file of plain tensors but {path} cannot be read as one: {reason}"
         ) from error
@@ -66,7 +68,7 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
         if isinstance(content.get(wrapper), dict):
             content = content[wrapper]
             break
-    tensors = {name: tensor for name, tensor in content.items() if isinstance(tensor, Tensor)}
+    tensors = {name: tensor for name, tensor in content.items() if isinstance(name, str) and isinstance(tensor, Tensor)}
     if not tensors:
         raise DriftgateError(f"Expected tensors in {path} but found {', '.join(map(str, content)) or 'nothing'}.")
     if all(name.startswith("module.") for name in tensors):
