@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -119,7 +121,8 @@ def test_interruption_ends_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("driftgate.bench.footprint.compare", interrupted)
-    assert run("memory").exit_code == 130
+    result = run("memory")
+    assert (result.exit_code, result.stdout, result.stderr) == (130, "", "Interrupted.\n")
 
 
 def test_a_file_that_cannot_be_written_is_the_users_to_mend(tmp_path: Path) -> None:
@@ -191,6 +194,8 @@ def test_pretrain_refuses_mistakes_and_writes_nothing(tree: Path, tmp_path: Path
     command = _pretrain(tree, tmp_path / "source.safetensors")
     assert "out of cnn" in refused(*command, "--backbone", "alexnet")
     assert "'dusk'" in refused(*command, "--source", "dusk")
+    assert "'day' 2 times" in refused(*command, "--source", "day")
+    assert "--weights none" in refused(*command, "--backbone", "resnet50")
     assert "9 classes" in refused(*command, "--split", "3/3/3")
     assert "--resume" in refused(*command, "--resume")
     assert "is a folder" in refused(*_pretrain(tree, tmp_path))
@@ -199,9 +204,11 @@ def test_pretrain_refuses_mistakes_and_writes_nothing(tree: Path, tmp_path: Path
 
 
 def test_a_stopped_training_is_not_overwritten(tree: Path, tmp_path: Path) -> None:
-    (tmp_path / "source.progress.safetensors").write_bytes(b"hours of work")
-    assert "--resume" in refused(*_pretrain(tree, tmp_path / "source.safetensors"))
-    assert (tmp_path / "source.progress.safetensors").read_bytes() == b"hours of work"
+    progress = tmp_path / "model.v1.progress.safetensors"
+    progress.write_bytes(b"hours of work")
+    assert "--resume" in refused(*_pretrain(tree, tmp_path / "model.v1"))
+    assert "there is none" in refused(*_pretrain(tree, tmp_path / "model.v2"), "--resume")
+    assert progress.read_bytes() == b"hours of work"
 
 
 def test_adapt_writes_record_and_method(tree: Path, trained: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
@@ -214,7 +221,11 @@ def test_adapt_writes_record_and_method(tree: Path, trained: tuple[Path, dict[st
     assert record["settings"]["reduced_dim"] == 8 and record["settings"]["gate"] == "frozen"
     assert record["settings"]["seed"] == record["protocol"]["seed"] == 3
     assert record["protocol"]["target"] == ["night"] and record["protocol"]["samples"] == 36
-    assert record["skipped"] == []
+    assert record["protocol"]["class_order"] == "shared-first"
+    assert record["protocol"]["model_sha256"] == hashlib.sha256(trained[0].read_bytes()).hexdigest()
+    assert record["protocol"]["images_per_target"] == [48]
+    assert str(saved) in result.stderr
+    assert record["protocol"]["skipped"] == []
     assert [path.name for path in out.iterdir()] == ["record.json"]
     method = load_method(saved)
     assert method.name == "gmm" and method.steps == record["protocol"]["batches"] == 5
@@ -254,12 +265,42 @@ def test_adapt_resumes_a_stopped_run(
 
     with monkeypatch.context() as patched:
         patched.setattr(stream_module, "run_stream", stopped)
-        assert run(*command("stopped")).exit_code == 130
+        interrupted = run(*command("stopped"))
+    assert interrupted.exit_code == 130
+    assert interrupted.stderr.startswith("Interrupted. ") and len(interrupted.stderr.splitlines()) == 1
+    assert "--resume" in interrupted.stderr and "progress.safetensors" in interrupted.stderr
     assert [path.name for path in (tmp_path / "stopped").iterdir()] == ["progress.safetensors"]
     assert "--resume" in refused(*command("stopped"))
     resumed = json.loads(run(*command("stopped"), "--resume").stdout)
     for name in ("metrics", "series", "halves", "settings"):
         assert resumed[name] == whole[name]
+    assert [path.name for path in (tmp_path / "stopped").iterdir()] == ["record.json"]
+
+
+def test_progress_outlives_results_that_could_not_be_saved(
+    tree: Path, trained: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import driftgate.stream as stream_module
+
+    def full(*_: object) -> None:
+        raise OSError("No space left on device")
+
+    original = stream_module.run_stream
+    often = lambda *arguments, **keywords: original(*arguments, **{**keywords, "checkpoint_every": 2})  # noqa: E731
+    adapt = _adapt(tree, trained[0], "--method", "source-only", "--out", tmp_path / "run", "--save", tmp_path / "saved")
+    pretrain = [*_pretrain(tree, tmp_path / "model"), "--epochs", 1]
+    with monkeypatch.context() as patched:
+        patched.setattr(stream_module, "run_stream", often)
+        patched.setattr("driftgate.methods.save_method", full)
+        patched.setattr(SourceModel, "save", full)
+        for command in (adapt, pretrain):
+            result = run(*command)
+            assert result.exit_code == 2 and "No space left" in result.stderr
+    assert (tmp_path / "run" / "progress.safetensors").exists()
+    for command in (adapt, pretrain):
+        assert run(*command, "--resume").exit_code == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "run", "saved"]
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["record.json"]
 
 
 def test_adapt_refuses_mistakes_and_writes_nothing(
@@ -269,6 +310,10 @@ def test_adapt_refuses_mistakes_and_writes_nothing(
     command = [*_adapt(tree, model), "--out", out]
     assert "source classes of the model" in refused(*command, "--split", "2/0/2")
     assert "no setting 'learning_rate'" in refused(*command, "--set", "learning_rate=1")
+    assert "use --seed" in refused(*command, "--set", "seed=7")
+    assert "no batch is left" in refused(*command, "--limit", 5, "--drop-last")
+    assert "'night' 2 times" in refused(*command, "--target", "night")
+    assert f"{tree} is a folder" in refused(*_adapt(tree, tree), "--out", out)
     assert "key=value" in refused(*command, "--set", "lr")
     assert "preset" in refused(*command, "--preset", "mine")
     assert "'tent'" in refused(*command, "--method", "tent")
@@ -290,7 +335,7 @@ def test_broken_images_are_skipped_and_named_or_refused(
     (broken / "night" / "ape" / "0.png").write_bytes(b"no picture")
     result = run(*_adapt(broken, trained[0], "--method", "source-only", "--json"))
     record = json.loads(result.stdout)
-    assert [Path(path).name for path in record["skipped"]] == ["0.png"]
+    assert [Path(path).name for path in record["protocol"]["skipped"]] == ["0.png"]
     assert "1 images could not be read" in result.stderr
     assert "0.png" in refused(*_adapt(broken, trained[0], "--method", "source-only", "--strict"))
 
@@ -319,6 +364,87 @@ def test_import_checkpoint_writes_a_model(tmp_path: Path) -> None:
     document = json.loads(run(*command, "--class-names", "a, b, c", "--json").stdout)
     assert document["model"]["class_names"] == ["a", "b", "c"]
     assert SourceModel.load(out).spec.class_names == ("a", "b", "c")
+
+
+@pytest.mark.parametrize("ending", ["txt", "pt", "safetensors"])
+def test_files_that_are_no_weights_are_refused(ending: str, tree: Path, tmp_path: Path) -> None:
+    text, out = tmp_path / f"hello.{ending}", tmp_path / "out"
+    for content in (b"hello world", b"", b"\x80\x02.", b"PK\x03\x04"):
+        text.write_bytes(content)
+        assert text.name in refused("import-checkpoint", text, "--out", out)
+        assert text.name in refused(*_pretrain(tree, out), "--weights", text)
+    assert "is a folder" in refused("import-checkpoint", tmp_path, "--out", out)
+    assert not out.exists()
+
+
+def test_seeds_are_as_large_as_torch_takes_them(tree: Path, trained: tuple[Path, dict[str, Any]]) -> None:
+    command = _adapt(tree, trained[0], "--method", "gmm", "--limit", 8, "--set", "reduced_dim=2", "--json")
+    for seed in (-1, 2**63, 99999999999999999999999):
+        result = run(*command, f"--seed={seed}")
+        assert result.exit_code == 2 and "--seed" in result.stderr and result.stdout == ""
+    assert json.loads(run(*command, "--seed", 2**63 - 1).stdout)["protocol"]["seed"] == 2**63 - 1
+
+
+def test_places_that_take_no_files_are_refused_before_the_work(
+    tree: Path, trained: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+
+    def unreachable(*_: object, **__: object) -> None:
+        raise AssertionError("the work has begun")
+
+    for work in ("driftgate.data.datasets.FileData", "driftgate.bench.footprint.compare"):
+        monkeypatch.setattr(work, unreachable)
+    monkeypatch.setattr("driftgate.bench.demo.run_demo", unreachable)
+
+    def commands(place: Path) -> list[tuple[list[object], Path]]:
+        return [
+            (_adapt(tree, trained[0], "--out", place), place),
+            (_adapt(tree, trained[0], "--save", place / "saved"), place / "saved"),
+            (_pretrain(tree, place / "model"), place / "model"),
+            (["import-checkpoint", trained[0], "--out", place / "model"], place / "model"),
+            (["memory", "--plot", place / "memory.png"], place / "memory.png"),
+            (["demo", "--out", place], place),
+        ]
+
+    for command, given in commands(tmp_path / "file"):
+        assert f"write {given} but" in refused(*command)
+
+    def denied(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("tempfile.mkstemp", denied)  # the superuser may write where others may not
+    for command, given in commands(tmp_path / "new" / "place"):
+        message = refused(*command)
+        assert f"write {given} but" in message and "Permission denied" in message
+    assert os.listdir(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize("name", ["p.xyz", "p", "p.pgf"])
+def test_memory_refuses_pictures_of_no_known_kind(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("driftgate.bench.footprint.compare", None)
+    message = refused("memory", "--plot", tmp_path / name)
+    assert ".png" in message and ".svg" in message
+
+
+def test_data_check_ends_with_1_where_something_is_amiss(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["data", "check", "folder", "--root", tree]
+    assert run(*command).exit_code == 0
+    for more in ([], ["--json"]):
+        assert run(*command, "--split", "3/3/3", *more).exit_code == 1
+    (tmp_path / "day" / "ape").mkdir(parents=True)
+    (tmp_path / "day" / "ape" / "0.png").write_bytes(b"no picture")
+    result = run("data", "check", "folder", "--root", tmp_path)
+    assert result.exit_code == 1 and "not complete" in result.stdout and "Error" not in result.stderr
+    monkeypatch.setattr("driftgate.data.check.check_dataset", None)
+    assert "10/5/50" in refused(*command, "--split", "3-3-3")
+
+
+def test_the_demo_promises_no_exact_time() -> None:
+    text = " ".join(run("demo", "--help").stdout.split())
+    assert "A few minutes" in text and "two minutes" not in text
 
 
 def test_import_checkpoint_refuses_other_files(tmp_path: Path) -> None:

@@ -203,7 +203,9 @@ def test_stopped_and_resumed_equals_uninterrupted_bit_for_bit(tmp_path, make, st
     assert steps[0].step == stop_at  # the checkpoint is written after ``on_step``
     assert states_equal(whole, resumed)
     assert (again.loss, again.accuracy, again.steps) == (report.loss, report.accuracy, report.steps)
-    assert not path.exists()
+    once_more = make()
+    pretrain(once_more, toy_domain(), SPLIT, SETTINGS, checkpoint=path)  # nobody could save the model in between
+    assert states_equal(whole, once_more)
 
 
 def test_a_checkpoint_of_another_training_is_refused(tmp_path):

@@ -144,7 +144,7 @@ def pretrain(
         strict: fail at a broken image instead of skipping it.
         on_step: called after each step.
         checkpoint: file that holds everything. If it is there, training goes on from it, bit for bit as if it had never
-            stopped; it is removed at the end.
+            stopped. It stays after the end: the caller removes it once the model is saved.
         checkpoint_every: steps between two checkpoints.
     """
     samples = _samples(model, domain, split, settings, workers=workers, strict=strict)

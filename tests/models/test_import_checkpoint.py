@@ -122,6 +122,8 @@ def test_another_layout_is_refused(tmp_path):
         ("backbone_state_dict", {"layer5.weight": torch.zeros(1)}, "1 unexpected, first 'layer5.weight'"),
         ("feature_extractor_state_dict", {"bottleneck.weight": torch.zeros(DIM, 512)}, "misshapen"),
         ("classifier_state_dict", {"fc.weight_v": torch.zeros(3)}, "weight-normed classifier"),
+        ("classifier_state_dict", {"fc.weight_v": 3}, "'fc.weight_v' is int"),
+        ("feature_extractor_state_dict", {7: torch.zeros(1)}, "tensors by name in feature_extractor_state_dict"),
     ],
 )
 def test_parts_that_do_not_fit_are_refused(tmp_path, content, part, change, message):

@@ -117,7 +117,7 @@ def _try_to_write(folder: Path, given: Path) -> None:
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     try:
-        handle, temporary = tempfile.mkstemp(dir=folder, prefix=".driftgate.")
+        handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{given.name}.")
         os.close(handle)
         os.unlink(temporary)
     except OSError as error:

@@ -61,9 +61,7 @@ def _tensors(part: dict[Any, Any], name: str, path: str | Path) -> dict[str, Ten
     """The part as it is, if it holds nothing but tensors by name."""
     for key, value in part.items():
         if not isinstance(key, str) or not isinstance(value, Tensor):
-            raise DriftgateError(
-                f"Expected tensors by name in {name} of {path} but {key!r} is {type(value).__name__}."
-            )
+            raise DriftgateError(f"Expected tensors by name in {name} of {path} but {key!r} is {type(value).__name__}.")
     return part
 
 
