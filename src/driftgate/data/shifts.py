@@ -46,7 +46,7 @@ class ClassSplit:
     def parse(cls, text: str, order: ClassOrder = "shared-first") -> ClassSplit:
         """``10/5/50`` -> 10 shared, 5 source-private, 50 target-private classes."""
         parts = text.split("/")
-        if len(parts) != 3 or not all(part.strip().isdigit() for part in parts):
+        if len(parts) != 3 or not all(part.strip().isdecimal() for part in parts):
             raise DriftgateError(
                 f"Expected a split like 10/5/50 (shared/source-private/target-private) but got {text!r}."
             )
