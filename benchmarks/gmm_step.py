@@ -214,7 +214,7 @@ def main() -> int:
     else:
         print_table(rows)
         print("All targets met." if not missed else "Missed: " + "; ".join(missed))
-    return 1 if missed and arguments.check else 0
+    return 1 if missed and chosen.check else 0
 
 
 if __name__ == "__main__":
