@@ -42,7 +42,7 @@ VARIANTS: list[Variant] = [
     ("`gate` frozen", "gmm", {"gate": "frozen"}),
     ("`gate` mixture", "gmm", {"gate": "mixture"}),
     ("`certain_below` 0", "gmm", {"certain_below": 0.0}),
-    ("`p_reject` 0.25", "gmm", {"p_reject": 0.25}),
+    ("`p_reject` 0.5", "gmm", {"p_reject": 0.5}),
     ("`p_reject` 0.75", "gmm", {"p_reject": 0.75}),
     ("`kl_form` paper", "gmm", {"kl_form": "paper"}),
     ("`kl_form` bounded", "gmm", {"kl_form": "bounded"}),

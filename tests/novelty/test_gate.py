@@ -138,12 +138,24 @@ def test_equal_halves_give_the_paper_s_quantiles() -> None:
     batches=st.lists(st.lists(st.floats(min_value=0, max_value=1e6), min_size=1, max_size=40), min_size=1, max_size=12),
     p_reject=st.floats(min_value=0, max_value=0.99),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_thresholds_are_finite_and_ordered(kind: str, batches: list[list[float]], p_reject: float) -> None:
     gate = make_gate(kind, p_reject, 5)  # type: ignore[arg-type]
     for batch in batches:
         thresholds = gate.update(torch.tensor(batch, dtype=torch.float64))
         assert all(np.isfinite(thresholds))
+        assert thresholds.known <= thresholds.prediction <= thresholds.unknown
+
+
+def test_rounding_cannot_turn_the_thresholds_round() -> None:
+    """Found by chance: with p_reject 0 all three are the same quantile, at levels that differ in the last bit."""
+    batches = [[0.0], [0.0], [286344.0], [0.0, 173822.0], [152177.0, 108892.0], [5665.0, 1.0]]
+    batches += [[1.0, 90202.0, 592034.0, 912019.0], [0.0, 83784.0, 48.0, 68.0, 315.0, 978480.0]]
+    batches += [[0.0, 0.0, 8642.0, 4757.0, 1.0, 815223.0, 839143.0, 892645.0, 2042.0]]
+    batches += [[1.0, 1.0, 1.0, 46042.0, 29178.0, 1.0, 1.0, 1.0, 46876.0, 1.0]]
+    gate = MixtureGate(p_reject=0.0)
+    for batch in batches:
+        thresholds = gate.update(torch.tensor(batch, dtype=torch.float64))
         assert thresholds.known <= thresholds.prediction <= thresholds.unknown
 
 

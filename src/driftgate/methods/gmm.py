@@ -78,7 +78,7 @@ class GMMSettings(MethodSettings):
     class_prior: float = Field(default=1.0, ge=0.0, le=1.0)
     novelty: str = "likelihood_entropy"
     gate: GateKind = "tracking"
-    p_reject: float = Field(default=0.5, ge=0.0, lt=1.0)
+    p_reject: float = Field(default=0.25, ge=0.0, lt=1.0)
     init_batches: int = Field(default=30, ge=1)
     certain_below: float = Field(default=0.01, ge=0.0, le=1.0)
     quantile_rule: QuantileRule = "interpolated"
@@ -100,6 +100,7 @@ PAPER: dict[str, Any] = {
     "covariance_shrinkage": 0.0,
     "class_prior": 0.0,
     "gate": "frozen",
+    "p_reject": 0.5,
     "certain_below": 0.0,
     "reduction": "sum",
     "self_pairs": True,

@@ -87,7 +87,12 @@ def batch_quantiles(novelty: Tensor, p_reject: float, rule: QuantileRule = "inte
         ordered, last = scores.sort().values, len(scores) - 1
         low, high = (min(int(part * len(scores)), last) for part in (share, 1.0 - share))
         return torch.stack([ordered[low], ordered[high]])
-    return torch.quantile(scores, torch.tensor([share, 1.0 - share], dtype=torch.float64))
+    return ordered_quantiles(scores, [share, 1.0 - share])
+
+
+def ordered_quantiles(values: Tensor, levels: list[float]) -> Tensor:
+    """Quantiles at ascending levels; the rounding of the interpolation cannot turn two of them round."""
+    return torch.quantile(values, torch.tensor(levels, dtype=torch.float64)).cummax(dim=0).values
 
 
 class FrozenGate(Gate):
@@ -195,8 +200,8 @@ class MixtureGate(Gate):
         above = crossing_share(doubtful.numpy()) if len(doubtful) >= MixtureGate.FEWEST else 0.5
         share = (float(certain.sum()) + above * len(doubtful)) / len(recent)
         keep = 1.0 - self.p_reject
-        levels = torch.tensor([share * keep, 1.0 - (1.0 - share) * keep, share], dtype=torch.float64)
-        return self._from_axis(torch.quantile(recent, levels))
+        known, prediction, unknown = ordered_quantiles(recent, [share * keep, share, 1.0 - (1.0 - share) * keep])
+        return self._from_axis(torch.stack([known, unknown, prediction]))
 
     def _to_axis(self, novelty: Tensor) -> Tensor:
         if self.log_scale:
