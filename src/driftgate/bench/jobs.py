@@ -10,7 +10,7 @@ import pickle
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import Queue, active_children, get_context
 from queue import Empty
 from typing import Any, TypeAlias, TypeVar
@@ -53,14 +53,16 @@ def run_jobs(
     with ProcessPoolExecutor(
         min(workers, len(jobs)), mp_context=context, initializer=_start_worker, initargs=(reports,)
     ) as pool:
+        futures = [pool.submit(_work, function, job) for job in jobs]
+        children = set(active_children()) - before
         try:
-            futures = [pool.submit(_work, function, job) for job in jobs]
             _wait_for(futures, reports, progress)
         except BaseException:
-            # Leave at once: what still runs is of no use to anybody.
-            pool.shutdown(wait=False, cancel_futures=True)
-            for child in set(active_children()) - before:
-                child.terminate()
+            # Leave at once: what still runs is of no use to anybody. A bare signal, because the pool's own thread waits
+            # for its workers, and of two threads that wait for one process the second takes it for alive for ever.
+            for child in children:
+                _end(child.pid)
+            pool.shutdown(wait=True, cancel_futures=True)
             raise
     return [pickle.loads(future.result()) for future in futures]
 
@@ -102,6 +104,13 @@ def _pass_on(reports: Reports, progress: Progress, timeout: float = 0.0) -> int:
         if report is None:
             return ended + 1
         progress(*report)
+
+
+def _end(pid: int | None) -> None:
+    """Ask a process to end, if it has not ended by itself."""
+    if pid is not None:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
 
 
 def _start_worker(reports: Reports) -> None:
