@@ -21,7 +21,6 @@ from driftgate.data.datasets import open_dataset
 from driftgate.data.shifts import Shift
 from driftgate.data.streams import DomainStream
 from driftgate.methods import create
-from driftgate.models import SourceModel
 from driftgate.stream import run_stream
 from driftgate.types import DivergedError
 
@@ -69,8 +68,7 @@ def run_cell(seed: int, shift: Shift, targets: list[str], variants: list[Variant
     scores: Scores = {}
     for number, (label, method, settings) in enumerate(variants):
         for target in targets:
-            model = SourceModel.from_spec(source.spec)
-            model.load_state_dict(source.state_dict())
+            model = source.clone()
             stream = DomainStream(
                 [data.domain(target)],
                 split,

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -9,10 +9,17 @@ import torch
 
 from driftgate.data.domains import MemoryDomain, read_tree
 from driftgate.data.shifts import ClassSplit
-from driftgate.data.source import SourceSamples, source_batches
+from driftgate.data.source import SourceSamples
+from driftgate.data.streams import Batch
 from driftgate.types import DriftgateError
 
 SPLIT = ClassSplit(2, 1, 1)
+
+
+def source_batches(
+    domain: object, split: object, *, epochs: int = 1, start: int = 0, **options: object
+) -> Iterator[Batch]:
+    return SourceSamples(domain, split, **options).batches(epochs, start)  # type: ignore[arg-type]
 
 
 def numbered(count: int = 40) -> MemoryDomain:

@@ -113,7 +113,7 @@ def run_cell(seed: int, shift: Shift, limit: int | None, progress: Progress) -> 
     runs = []
     views = None
     for name in METHODS:
-        method = create(name, _copy(source), seed=seed)
+        method = create(name, source.clone(), seed=seed)
         told = partial(progress, f"{shift.value}  seed {seed}  {name}")
         result = run_stream(
             method, stream, split, protocol=_protocol(seed, limit), on_batch=_counting(told, len(stream))
@@ -131,13 +131,6 @@ def _silent(label: str, done: int, total: int) -> None:
 def _counting(told: Callable[[int, int], None], total: int) -> Callable[[StreamLog], None]:
     """What ``run_stream`` calls after each batch."""
     return lambda log: told(len(log), total)
-
-
-def _copy(source: SourceModel) -> SourceModel:
-    """The same model again: a method adapts its own in place."""
-    copy = SourceModel.from_spec(source.spec)
-    copy.load_state_dict(source.state_dict())
-    return copy
 
 
 def _protocol(seed: int, limit: int | None) -> dict[str, Any]:
@@ -178,7 +171,7 @@ def feature_views(source: SourceModel, adapted: GMM, stream: DomainStream) -> tu
     Both networks stand still and show all samples to a mixture that starts empty, so that what differs between the
     two views is the adaptation alone.
     """
-    fresh = GMM(_copy(source), adapted.settings)
+    fresh = GMM(source.clone(), adapted.settings)
     return _view(fresh, stream), _view(adapted, stream)
 
 

@@ -5,7 +5,7 @@ from driftgate.data.datasets import DATASETS, DataSet, open_dataset
 from driftgate.data.domains import Domain, FileDomain, MemoryDomain
 from driftgate.data.loading import BrokenImage, Transform
 from driftgate.data.shifts import ClassSplit, Shift
-from driftgate.data.source import SourceSamples, source_batches
+from driftgate.data.source import SourceSamples
 from driftgate.data.streams import Batch, DomainStream, Stream, TensorStream
 
 __all__ = [
@@ -26,5 +26,4 @@ __all__ = [
     "Transform",
     "check_dataset",
     "open_dataset",
-    "source_batches",
 ]

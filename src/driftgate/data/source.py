@@ -123,35 +123,6 @@ class SourceSamples:
                     yield batch
 
 
-def source_batches(
-    domains: Domain | Sequence[Domain],
-    split: ClassSplit,
-    *,
-    input_size: tuple[int, int],
-    epochs: int = 1,
-    start: int = 0,
-    batch_size: int = 64,
-    seed: int = 0,
-    flip: bool = True,
-    held_out: float = 0.0,
-    strict: bool = False,
-    workers: int = 1,
-) -> Generator[Batch, None, None]:
-    """Training batches of a source domain; see ``SourceSamples``, which also knows their number."""
-    samples = SourceSamples(
-        domains,
-        split,
-        input_size=input_size,
-        batch_size=batch_size,
-        seed=seed,
-        flip=flip,
-        held_out=held_out,
-        strict=strict,
-        workers=workers,
-    )
-    yield from samples.batches(epochs, start)
-
-
 def _hold_out(samples: Samples, share: float, seed: int) -> tuple[Tensor, Tensor]:
     """Indices to train on and indices held out: ``share`` of each class, at least one of it to train on."""
     classes = samples.classes[samples.chosen]

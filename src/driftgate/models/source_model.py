@@ -228,6 +228,12 @@ class SourceModel(nn.Module):
                 backbone_name=spec.backbone,
             )
 
+    def clone(self) -> SourceModel:
+        """The same model again, for a method adapts its own in place; only for backbones known by name."""
+        copy = SourceModel.from_spec(self.spec)
+        copy.load_state_dict(self.state_dict())
+        return copy
+
     def save(self, path: str | Path) -> None:
         """Write weights, source statistics and spec to ``path`` (safetensors)."""
         write_checkpoint(path, KIND, self.state_dict(), {"model": self.spec.model_dump(mode="json")})

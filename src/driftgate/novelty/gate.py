@@ -158,13 +158,12 @@ class MixtureGate(Gate):
     def __init__(
         self,
         p_reject: float = 0.5,
-        init_batches: int = 30,
         *,
         window: int = 1024,
         refit_every: int = 5,
         log_scale: bool = True,
     ) -> None:
-        super().__init__(p_reject, init_batches)
+        super().__init__(p_reject)
         if window < MixtureGate.FEWEST or refit_every < 1:
             raise DriftgateError(
                 f"Expected a window of at least {MixtureGate.FEWEST} scores and a refit every batch or more seldom but "
