@@ -7,13 +7,17 @@ from torch import Tensor, nn
 
 from driftgate import Method, SourceModel
 from driftgate.methods.persistence import method_tensors
+from driftgate.models.statistics import SourceStatistics
 
 NUM_CLASSES = 5
 SIZE = 8
 
 
 def small_model(seed: int = 0, num_classes: int = NUM_CLASSES, *, flip: bool = True) -> SourceModel:
-    """Convolution, batch norm and dropout in 8 x 8 pixels: every kind of layer that could misbehave."""
+    """Convolution, batch norm and dropout in 8 x 8 pixels: every kind of layer that could misbehave.
+
+    With source statistics, as source training leaves them.
+    """
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         backbone = nn.Sequential(
@@ -25,7 +29,10 @@ def small_model(seed: int = 0, num_classes: int = NUM_CLASSES, *, flip: bool = T
             nn.Dropout(0.5),
         )
         names = [f"class {index}" for index in range(num_classes)]
-        return SourceModel(backbone, class_names=names, input_size=(SIZE, SIZE), feature_dim=16, flip=flip)
+        model = SourceModel(backbone, class_names=names, input_size=(SIZE, SIZE), feature_dim=16, flip=flip)
+        mixing = torch.randn(16, 16) / 4
+        model.statistics = SourceStatistics(torch.randn(num_classes, 16), torch.randn(16), mixing @ mixing.T)
+        return model
 
 
 def images_of(count: int, seed: int) -> Tensor:

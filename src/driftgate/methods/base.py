@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -40,6 +42,7 @@ class Method(ABC):
     needs: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, model: SourceModel, settings: MethodSettings) -> None:
+        _check_needs(type(self), model)
         self.model = model
         self.settings = settings
         self.steps = 0
@@ -76,6 +79,17 @@ class Method(ABC):
         """Predict and learn; a method that only predicts leaves it as it is."""
         return self.predict(images)
 
+    @contextmanager
+    def _rehearsal(self) -> Iterator[None]:
+        """Put back everything afterwards; for a method that answers only once it has learned (OWTTT, AdaContrast)."""
+        from driftgate.methods.persistence import method_tensors, restore_method
+
+        before = {name: tensor.clone() for name, tensor in method_tensors(self).items()}
+        try:
+            yield
+        finally:
+            restore_method(self, before)
+
     def save(self, path: str | Path) -> None:
         """Write the method whole to ``path`` (safetensors); ``driftgate.load`` gives it back."""
         from driftgate.methods.persistence import save_method
@@ -101,6 +115,24 @@ class Method(ABC):
     def optimizer(self) -> torch.optim.Optimizer | None:
         """The optimiser whose state is saved, if there is one."""
         return None
+
+
+NEEDS = {
+    "prototypes": ("prototypes",),
+    "feature_moments": ("feature_mean", "feature_covariance"),
+}
+"""What a method may need of the source, and the names of its tensors among the model's statistics."""
+
+
+def _check_needs(method: type[Method], model: SourceModel) -> None:
+    found = model.statistics.tensors() if model.statistics is not None else {}
+    missing = [need for need in sorted(method.needs) if not all(name in found for name in NEEDS[need])]
+    if missing:
+        raise DriftgateError(
+            f"Expected a model with source {' and '.join(missing)}, which {method.name!r} needs, but it has "
+            f"{', '.join(found) or 'none'}; train it with `driftgate pretrain`, which stores them, or set "
+            "model.statistics."
+        )
 
 
 def _plain(images: Tensor) -> Tensor:

@@ -7,7 +7,6 @@ the contrastive (Eq. 5) and the KL divergence loss (Eq. 6).
 
 from __future__ import annotations
 
-import logging
 import math
 from typing import Any, ClassVar, Literal
 
@@ -19,28 +18,19 @@ from driftgate.checkpoint import under_prefix, with_prefix
 from driftgate.data.augment import Augmentation
 from driftgate.losses import KLForm, MeanTerm, Reduction, contrastive_loss, kl_loss
 from driftgate.memory import StreamingGMM
-from driftgate.methods.base import Method, MethodSettings, register
-from driftgate.models.normalization import batch_statistics
+from driftgate.methods.base import MethodSettings, register
+from driftgate.methods.gradient import GradientMethod, GradientSettings
+from driftgate.models.passes import Passes
 from driftgate.models.source_model import ModelOutput, SourceModel
 from driftgate.novelty.gate import Gate, GateKind, QuantileRule, make_gate, predict_label, pseudo_label, spare_certain
 from driftgate.novelty.scores import SCORES_FROM_ZERO, ScoreInputs, get_score
-from driftgate.rng import private_rng
-from driftgate.types import DivergedError, DriftgateError, Prediction
-
-logger = logging.getLogger(__name__)
-
-LARGEST_FEATURE = 1e18
-"""Beyond it a variance leaves the range of float32, and the mixture could not be kept."""
+from driftgate.types import DriftgateError, Prediction
 
 
-class GMMSettings(MethodSettings):
+class GMMSettings(GradientSettings):
     """Settings of the method; the paper's symbol in brackets. docs/gmm.md tells how the defaults were chosen.
 
     Attributes:
-        lr, backbone_lr_scale, momentum, nesterov: SGD; the backbone learns at ``lr * backbone_lr_scale``.
-        max_grad_norm: gradients longer than this are scaled down to it; None leaves them as they are.
-        batch_norm: ``batch`` normalises by the batch and lets the running statistics follow, ``running`` keeps the
-            source's.
         reduced_dim: size of the reduced feature space (FD_r); at most the size of the features, for more dimensions
             than that would leave every covariance singular.
         decay: how much of the mixture's past survives a batch (alpha).
@@ -64,12 +54,7 @@ class GMMSettings(MethodSettings):
         kl_form, kl_temperature: see ``kl_loss``.
     """
 
-    lr: float = Field(default=0.001, gt=0.0)
     backbone_lr_scale: float = Field(default=1.0, ge=0.0)
-    momentum: float = Field(default=0.9, ge=0.0, lt=1.0)
-    nesterov: bool = True
-    max_grad_norm: float | None = Field(default=None, gt=0.0)
-    batch_norm: Literal["batch", "running"] = "batch"
     reduced_dim: int = Field(default=64, ge=1)
     decay: float = Field(default=0.999, ge=0.0, le=1.0)
     covariance_floor: float = Field(default=1e-6, ge=0.0)
@@ -120,7 +105,7 @@ RELEASED: dict[str, Any] = {
 
 
 @register
-class GMM(Method):
+class GMM(GradientMethod):
     """The paper's method; see the module's text."""
 
     name: ClassVar[str] = "gmm"
@@ -135,8 +120,6 @@ class GMM(Method):
         self._score = get_score(chosen.novelty)
         from_zero = chosen.novelty in SCORES_FROM_ZERO
         self._certain_below = chosen.certain_below if from_zero else -math.inf
-        with private_rng(self.generator):
-            self.reducer = nn.Linear(model.spec.feature_dim, min(chosen.reduced_dim, model.spec.feature_dim))
         self.mixture = StreamingGMM(
             model.num_classes,
             self.reducer.out_features,
@@ -155,15 +138,11 @@ class GMM(Method):
             log_scale=from_zero,
         )
         self.augmentation = Augmentation(flip=model.spec.flip)
-        self._optimizer = torch.optim.SGD(
-            [
-                {"params": list(model.backbone.parameters()), "lr": chosen.lr * chosen.backbone_lr_scale},
-                {"params": [*model.head_parameters(), *self.reducer.parameters()], "lr": chosen.lr},
-            ],
-            lr=chosen.lr,
-            momentum=chosen.momentum,
-            nesterov=chosen.nesterov and chosen.momentum > 0,
-        )
+
+    def build_modules(self) -> dict[str, nn.Module]:
+        size = self.model.spec.feature_dim
+        self.reducer = nn.Linear(size, min(self.settings.reduced_dim, size))
+        return {"reducer": self.reducer}
 
     def set_prior(
         self,
@@ -186,30 +165,25 @@ class GMM(Method):
         self.mixture.set_prior(means, covariances, weights)
 
     def _predict(self, images: Tensor) -> Prediction:
-        output, reduced = self._forward(images)
+        output, reduced = self._view(self._passes(), images)
         return self._assess(output, reduced, self.mixture.clone(), self.gate.clone())
 
     def _step(self, images: Tensor) -> Prediction:
-        output, reduced = self._forward(images)
+        passes = self._passes()
+        output, reduced = self._view(passes, images, last=self.settings.contrastive_weight == 0)
         # Copies until the end: whatever fails on the way, the state is that of the last good step.
         mixture, gate = self.mixture.clone(), self.gate.clone()
         prediction = self._assess(output, reduced, mixture, gate)
-        self._learn(self._loss(images, output, reduced, prediction.pseudo_labels, mixture.means))
+        view = self._second_view(passes, images)
+        self._learn(passes, self._loss(output.logits, reduced, view, prediction.pseudo_labels, mixture.means))
         self.mixture, self.gate = mixture, gate
         return prediction
 
-    def _forward(self, images: Tensor) -> tuple[ModelOutput, Tensor]:
+    def _view(self, passes: Passes, images: Tensor, *, last: bool = True) -> tuple[ModelOutput, Tensor]:
         """Features, logits and reduced features r(g(x)) of shape (N, R)."""
-        follow = self.settings.batch_norm == "batch"
-        with batch_statistics(self.model, len(images), enabled=follow):
-            output: ModelOutput = self.model(images)
+        output = self._forward(passes, images, last=last)
         reduced: Tensor = self.reducer(output.features)
-        # NaN is not smaller than anything, so it is caught as well.
-        if not all(bool(part.detach().abs().max() < LARGEST_FEATURE) for part in (output.logits, reduced)):
-            raise DivergedError(
-                f"Expected finite features but the network diverged after {self.steps} steps; load an earlier state, "
-                f"and lower lr (now {self.settings.lr}), set max_grad_norm, or use the default preset."
-            )
+        self._check_finite(reduced)
         return output, reduced
 
     def _assess(self, output: ModelOutput, reduced: Tensor, mixture: StreamingGMM, gate: Gate) -> Prediction:
@@ -229,26 +203,27 @@ class GMM(Method):
             thresholds=thresholds,
         )
 
-    def _loss(
-        self, images: Tensor, output: ModelOutput, reduced: Tensor, pseudo_labels: Tensor, means: Tensor
-    ) -> Tensor:
+    def _second_view(self, passes: Passes, images: Tensor) -> Tensor:
+        """Reduced features (N, R) of an augmented view."""
+        images = self.augmentation(images, self.generator)
+        # Without a contrastive loss only the statistics of batch norm follow both views, as in the released code.
+        with torch.set_grad_enabled(self.settings.contrastive_weight > 0):
+            return self._view(passes, images)[1]
+
+    def _loss(self, logits: Tensor, reduced: Tensor, view: Tensor, pseudo_labels: Tensor, means: Tensor) -> Tensor:
         """Eq. 8: the contrastive loss on both views and the KL divergence loss on the images themselves."""
         chosen = self.settings
         loss = chosen.kl_weight * kl_loss(
-            output.logits,
+            logits,
             pseudo_labels,
             form=chosen.kl_form,
             reduction=chosen.reduction,
             temperature=chosen.kl_temperature,
         )
-        view = self.augmentation(images, self.generator)
         if chosen.contrastive_weight == 0:
-            with torch.no_grad():
-                self._forward(view)  # the statistics of batch norm follow both views, as in the released code
             return loss
-        _, view_reduced = self._forward(view)
         return loss + chosen.contrastive_weight * contrastive_loss(
-            torch.cat([reduced, view_reduced]),
+            torch.cat([reduced, view]),
             torch.cat([pseudo_labels, pseudo_labels]),
             means,
             temperature=chosen.temperature,
@@ -257,28 +232,9 @@ class GMM(Method):
             mean_term=chosen.mean_term,
         )
 
-    def _learn(self, loss: Tensor) -> None:
-        """One step of the optimiser; a gradient that is not finite is left out, for it would destroy the network."""
-        self._optimizer.zero_grad(set_to_none=True)
-        torch.autograd.backward(loss)
-        parameters = [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
-        limit = self.settings.max_grad_norm
-        norm = nn.utils.clip_grad_norm_(parameters, float("inf") if limit is None else limit)
-        if bool(norm.isfinite()):
-            self._optimizer.step()
-        else:
-            logger.warning("step %d: the gradient is not finite (loss %.4g); nothing learned", self.steps, loss.item())
-        self._optimizer.zero_grad(set_to_none=True)
-
     def memory_tensors(self) -> dict[str, Tensor]:
         return with_prefix("mixture", self.mixture.state_dict()) | with_prefix("gate", self.gate.state_dict())
 
     def load_memory_tensors(self, tensors: dict[str, Tensor]) -> None:
         self.mixture.load_state_dict(under_prefix("mixture", tensors))
         self.gate.load_state_dict(under_prefix("gate", tensors))
-
-    def modules(self) -> dict[str, nn.Module]:
-        return {"reducer": self.reducer}
-
-    def optimizer(self) -> torch.optim.Optimizer:
-        return self._optimizer

@@ -29,6 +29,25 @@ def batch_statistics(model: nn.Module, batch_size: int, *, enabled: bool = True)
 
 
 @contextmanager
+def frozen_statistics(model: nn.Module) -> Iterator[None]:
+    """Let no forward pass change a running statistic, whatever the mode of the layers; for passes done again."""
+    before = [
+        (layer, layer.momentum, None if layer.num_batches_tracked is None else layer.num_batches_tracked.clone())
+        for layer in model.modules()
+        if isinstance(layer, BatchNorm)
+    ]
+    for layer, _, _ in before:
+        layer.momentum = 0.0
+    try:
+        yield
+    finally:
+        for layer, momentum, count in before:
+            layer.momentum = momentum
+            if count is not None and layer.num_batches_tracked is not None:
+                layer.num_batches_tracked.copy_(count)
+
+
+@contextmanager
 def preserved_buffers(model: nn.Module, *, on_error_only: bool = False) -> Iterator[None]:
     """Put every buffer back to its value at entry, always or only where an error is on its way out."""
     before = [(buffer, buffer.clone()) for buffer in model.buffers()]

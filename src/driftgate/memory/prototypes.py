@@ -1,0 +1,64 @@
+"""One vector a class: weighted means of a batch, means of the surest samples, and means that run over the stream."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def class_means(features: Tensor, weights: Tensor) -> Tensor:
+    """(N, D), (N, C) -> (C, D): mean of the features weighted by class; zero where a class has no weight."""
+    totals = weights.sum(dim=0)
+    return (weights.T @ features) / totals.clamp_min(torch.finfo(features.dtype).tiny)[:, None]
+
+
+def one_hot_weights(labels: Tensor, num_classes: int) -> Tensor:
+    """(N,) -> (N, C) float32: one at the label; a row of zeros where there is none (a negative label)."""
+    rows = F.one_hot(labels.clamp_min(0), num_classes).float()
+    return torch.where(labels[:, None] >= 0, rows, 0.0)
+
+
+def surest_samples(probabilities: Tensor, count: int) -> Tensor:
+    """(N, C) -> (count, C): the samples with the largest probability of each class; all of them if there are fewer."""
+    return probabilities.topk(min(count, len(probabilities)), dim=0).indices
+
+
+class RunningPrototypes:
+    """Mean feature of each class over all samples of the stream that were given its label.
+
+    State: C x D sums and C counts, float32.
+    """
+
+    def __init__(self, num_classes: int, dim: int) -> None:
+        self.sums = torch.zeros(num_classes, dim)
+        self.counts = torch.zeros(num_classes)
+
+    def update(self, features: Tensor, labels: Tensor) -> None:
+        """Take in features (N, D) with labels (N,); negative labels are passed over. Makes new tensors."""
+        weights = one_hot_weights(labels, len(self.counts))
+        self.sums = self.sums + weights.T @ features.detach().float()
+        self.counts = self.counts + weights.sum(dim=0)
+
+    @property
+    def means(self) -> Tensor:
+        """(C, D); zero for a class never seen."""
+        return self.sums / self.counts.clamp_min(1.0)[:, None]
+
+    def clone(self) -> RunningPrototypes:
+        """An independent copy: an update makes new tensors and changes none."""
+        copy = RunningPrototypes.__new__(RunningPrototypes)
+        copy.sums, copy.counts = self.sums, self.counts
+        return copy
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Sums and counts."""
+        return {"sums": self.sums, "counts": self.counts}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Put back what ``state_dict`` gave."""
+        self.sums, self.counts = state["sums"].clone(), state["counts"].clone()
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(tensor.numel() * tensor.element_size() for tensor in self.state_dict().values())

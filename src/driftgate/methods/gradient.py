@@ -1,0 +1,124 @@
+"""What all methods that learn by gradient share: the optimiser, the layers that learn, the passes, the guard."""
+
+from __future__ import annotations
+
+import logging
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from driftgate.methods.base import Method, MethodSettings
+from driftgate.models.layers import select_parameters
+from driftgate.models.passes import MemoryMode, Passes
+from driftgate.models.source_model import ModelOutput, SourceModel
+from driftgate.rng import private_rng
+from driftgate.types import DivergedError
+
+logger = logging.getLogger(__name__)
+
+LARGEST_FEATURE = 1e18
+"""Beyond it a variance leaves the range of float32, and no statistic could be kept."""
+
+
+class GradientSettings(MethodSettings):
+    """Settings of SGD and of the network's passes.
+
+    Attributes:
+        lr, momentum, nesterov, weight_decay: of SGD.
+        backbone_lr_scale: the backbone learns at ``lr`` times this.
+        max_grad_norm: gradients longer than this are scaled down to it; None leaves them as they are.
+        adapt_layers: which parameters learn; see ``driftgate.models.layers``.
+        batch_norm: ``batch`` normalises by the batch and lets the running statistics follow, ``running`` keeps the
+            source's.
+        memory: how much memory a step may take; see ``driftgate.models.passes``.
+    """
+
+    lr: float = Field(default=0.001, gt=0.0)
+    backbone_lr_scale: float = Field(default=0.1, ge=0.0)
+    momentum: float = Field(default=0.9, ge=0.0, lt=1.0)
+    nesterov: bool = True
+    weight_decay: float = Field(default=0.0, ge=0.0)
+    max_grad_norm: float | None = Field(default=None, gt=0.0)
+    adapt_layers: str = "all"
+    batch_norm: Literal["batch", "running"] = "batch"
+    memory: MemoryMode = "fast"
+
+
+class GradientMethod(Method):
+    """A method that takes one step of SGD a batch.
+
+    A subclass may have networks of its own (``build_modules``); they learn at the full rate.
+    """
+
+    Settings: ClassVar[type[MethodSettings]] = GradientSettings
+    settings: GradientSettings
+
+    def __init__(self, model: SourceModel, settings: MethodSettings) -> None:
+        super().__init__(model, settings)
+        with private_rng(self.generator):
+            self._modules = self.build_modules()
+        self._optimizer = self._build_optimizer()
+
+    def build_modules(self) -> dict[str, nn.Module]:
+        """Networks of the method's own, by name; runs once, with the method's own random numbers."""
+        return {}
+
+    def modules(self) -> dict[str, nn.Module]:
+        return self._modules
+
+    def optimizer(self) -> torch.optim.Optimizer:
+        return self._optimizer
+
+    def _build_optimizer(self) -> torch.optim.Optimizer:
+        chosen = self.settings
+        learning = select_parameters(self.model, chosen.adapt_layers)
+        for name, parameter in self.model.named_parameters():
+            # What does not learn needs no gradient, and the layers before the first that learns keep no activations.
+            parameter.requires_grad_(name in learning)
+        backbone = [parameter for name, parameter in learning.items() if name.startswith("backbone.")]
+        head = [parameter for name, parameter in learning.items() if not name.startswith("backbone.")]
+        own = [parameter for module in self._modules.values() for parameter in module.parameters()]
+        return torch.optim.SGD(
+            [{"params": backbone, "lr": chosen.lr * chosen.backbone_lr_scale}, {"params": [*head, *own]}],
+            lr=chosen.lr,
+            momentum=chosen.momentum,
+            nesterov=chosen.nesterov and chosen.momentum > 0,
+            weight_decay=chosen.weight_decay,
+        )
+
+    def _passes(self, *, follow: bool | None = None) -> Passes:
+        """The network's passes of one step; ``follow`` overrides the ``batch_norm`` setting."""
+        normalise = self.settings.batch_norm == "batch" if follow is None else follow
+        return Passes(self.model, memory=self.settings.memory, follow=normalise)
+
+    def _check_finite(self, *outputs: Tensor) -> None:
+        """Refuse to go on with a network that has diverged."""
+        # NaN is not smaller than anything, so it is caught as well.
+        if not all(bool(part.detach().abs().max() < LARGEST_FEATURE) for part in outputs):
+            raise DivergedError(
+                f"Expected finite features but the network diverged after {self.steps} steps; load an earlier state, "
+                f"and lower lr (now {self.settings.lr}) or set max_grad_norm."
+            )
+
+    def _forward(self, passes: Passes, images: Tensor, *, last: bool = True) -> ModelOutput:
+        """One view through the network; refused if the network has diverged."""
+        output = passes.forward(images, last=last)
+        self._check_finite(*output)
+        return output
+
+    def _learn(self, passes: Passes, loss: Tensor) -> None:
+        """One step of the optimiser; a gradient that is not finite is left out, for it would destroy the network."""
+        if not loss.requires_grad:
+            return  # nothing to learn from: every term of the loss was empty
+        self._optimizer.zero_grad(set_to_none=True)
+        passes.backward(loss)
+        parameters = [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
+        limit = self.settings.max_grad_norm
+        norm = nn.utils.clip_grad_norm_(parameters, float("inf") if limit is None else limit)
+        if bool(norm.isfinite()):
+            self._optimizer.step()
+        else:
+            logger.warning("step %d: the gradient is not finite (loss %.4g); nothing learned", self.steps, loss.item())
+        self._optimizer.zero_grad(set_to_none=True)

@@ -1,0 +1,58 @@
+"""Which parameters of a model learn: all, the norm layers, the head, the feature extractor, or layers by name."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from driftgate.models.source_model import SourceModel
+from driftgate.types import DriftgateError
+
+NORM_LAYERS = (
+    nn.modules.batchnorm._BatchNorm,
+    nn.modules.instancenorm._InstanceNorm,
+    nn.LayerNorm,
+    nn.GroupNorm,
+)
+GROUPS = ("all", "features", "head", "norm")
+
+
+def select_parameters(model: SourceModel, layers: str) -> dict[str, nn.Parameter]:
+    """The parameters that ``layers`` names, by their names in the model.
+
+    ``layers`` is one group or several names with commas between: ``all``; ``features``, backbone and bottleneck;
+    ``head``, bottleneck and classifier; ``norm``, scale and shift of every norm layer; or the name of any layer, as
+    ``model.named_modules()`` has it, with all below it.
+    """
+    parameters = dict(model.named_parameters())
+    chosen: set[str] = set()
+    for name in (part.strip() for part in layers.split(",")):
+        found = _matching(model, parameters, name)
+        if not found:
+            children = ", ".join(f"{part}.{child}" for part, child in _first_layers(model))
+            raise DriftgateError(
+                f"Expected adapt_layers out of {', '.join(GROUPS)} or names of layers but got {name!r}; layers "
+                f"of this model are backbone, bottleneck, classifier, {children}."
+            )
+        chosen |= found
+    return {name: parameter for name, parameter in parameters.items() if name in chosen}
+
+
+def _matching(model: SourceModel, parameters: dict[str, nn.Parameter], name: str) -> set[str]:
+    if name == "all":
+        return set(parameters)
+    if name == "features":
+        return {path for path in parameters if not path.startswith("classifier.")}
+    if name == "head":
+        return {path for path in parameters if not path.startswith("backbone.")}
+    if name == "norm":
+        return {
+            f"{path}.{own}"
+            for path, module in model.named_modules()
+            if isinstance(module, NORM_LAYERS)
+            for own, _ in module.named_parameters(recurse=False)
+        }
+    return {path for path in parameters if path == name or path.startswith(f"{name}.")}
+
+
+def _first_layers(model: SourceModel) -> list[tuple[str, str]]:
+    return [("backbone", child) for child, module in model.backbone.named_children() if list(module.parameters())]

@@ -1,0 +1,105 @@
+"""The network's passes of one step: forward over one or more views, one backward pass, in more or less memory.
+
+Batch norm ties the samples of a batch together, so that a batch cannot be cut into pieces; but views can be taken one
+after another, and the activations inside a block can be computed again instead of kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from driftgate.models.normalization import batch_statistics, frozen_statistics
+from driftgate.models.source_model import ModelOutput, SourceModel
+
+MemoryMode = Literal["fast", "balanced", "low"]
+
+
+class Passes:
+    """Forward passes over the views of a batch and the backward pass of a loss on all of them.
+
+    ``fast`` keeps the graphs of all views. ``balanced`` keeps the last view's only: of the others it keeps the outputs,
+    takes the gradient of the loss with respect to them, and computes the view again to go on from there. ``low`` does
+    the same and computes every block of the backbone again in the backward pass. All give the same gradients.
+    """
+
+    def __init__(self, model: SourceModel, *, memory: MemoryMode = "fast", follow: bool = True) -> None:
+        self.model, self.memory, self.follow = model, memory, follow
+        self.deferred: list[tuple[Tensor, ModelOutput]] = []
+        self.batch_size = 0
+
+    def forward(self, images: Tensor, *, last: bool) -> ModelOutput:
+        """Features and logits of a view; the graph of the ``last`` one is kept in every mode."""
+        self.batch_size = max(self.batch_size, len(images))
+        if not torch.is_grad_enabled():
+            return self._run(images)
+        if self.memory == "fast" or last:
+            return self._run_with_graph(images)
+        with torch.no_grad():
+            features, logits = self._run(images)
+        leaves = ModelOutput(features.requires_grad_(), logits.requires_grad_())
+        self.deferred.append((images, leaves))
+        return leaves
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradient of ``loss`` to every parameter that learns."""
+        # What is computed again must be normalised as before, but the running statistics have seen it already.
+        with batch_statistics(self.model, self.batch_size, enabled=self.follow), frozen_statistics(self.model):
+            torch.autograd.backward(loss)
+            for images, leaves in self.deferred:
+                pairs = [(leaf.grad, index) for index, leaf in enumerate(leaves) if leaf.grad is not None]
+                if not pairs:
+                    continue
+                again = self._run_with_graph(images)
+                torch.autograd.backward([again[index] for _, index in pairs], [gradient for gradient, _ in pairs])
+        self.deferred.clear()
+
+    def _run(self, images: Tensor) -> ModelOutput:
+        with batch_statistics(self.model, len(images), enabled=self.follow):
+            output: ModelOutput = self.model(images)
+        return output
+
+    def _run_with_graph(self, images: Tensor) -> ModelOutput:
+        if self.memory != "low":
+            return self._run(images)
+        with checkpointed(self.model.backbone):
+            return self._run(images)
+
+
+@contextmanager
+def checkpointed(network: nn.Module) -> Iterator[None]:
+    """Let every block of ``network`` keep only its input, and compute its inside again in the backward pass."""
+    blocks = repeated_blocks(network)
+    for block in blocks:
+        # On the instance, in front of the class's own method; deleted again below.
+        block.forward = _forgetful(block.forward)
+    try:
+        yield
+    finally:
+        for block in blocks:
+            del block.forward
+
+
+def _forgetful(forward: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*inputs: Any, **named: Any) -> Any:
+        # Random layers are in eval mode, so that no random state has to be kept for the second time.
+        return checkpoint(forward, *inputs, use_reentrant=False, preserve_rng_state=False, **named)
+
+    return run
+
+
+def repeated_blocks(network: nn.Module) -> list[nn.Module]:
+    """The blocks a network is a chain of: composite members of its lists and sequences, the outermost ones."""
+    blocks: list[nn.Module] = []
+    for child in network.children():
+        if isinstance(network, nn.Sequential | nn.ModuleList) and not isinstance(child, nn.Sequential | nn.ModuleList):
+            if any(True for _ in child.children()):
+                blocks.append(child)
+        else:
+            blocks += repeated_blocks(child)
+    return blocks
