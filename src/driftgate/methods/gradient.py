@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -80,8 +80,12 @@ class GradientMethod(Method):
         backbone = [parameter for name, parameter in learning.items() if name.startswith("backbone.")]
         head = [parameter for name, parameter in learning.items() if not name.startswith("backbone.")]
         own = [parameter for module in self._modules.values() for parameter in module.parameters()]
+        groups: list[dict[str, Any]] = [
+            {"params": backbone, "lr": chosen.lr * chosen.backbone_lr_scale},
+            {"params": [*head, *own]},
+        ]
         return torch.optim.SGD(
-            [{"params": backbone, "lr": chosen.lr * chosen.backbone_lr_scale}, {"params": [*head, *own]}],
+            groups,
             lr=chosen.lr,
             momentum=chosen.momentum,
             nesterov=chosen.nesterov and chosen.momentum > 0,
