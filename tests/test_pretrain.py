@@ -136,6 +136,19 @@ def test_a_pretrained_backbone_learns_slowly():
     assert Training(trained, chosen, 10).scales == (0.5, 1.0)
 
 
+def test_a_backbone_may_keep_its_batch_norm_statistics():
+    samples = SourceSamples(toy_domain(8), SPLIT, input_size=(12, 12), batch_size=8, flip=False)
+    batch = next(iter(samples.batches(1)))
+    for norm, moves in (("batch", True), ("running", False)):
+        model = dropping_model()
+        before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+        Training(model, SETTINGS.model_copy(update={"backbone_norm": norm}), 10).learn(batch)
+        moved = {name for name, buffer in model.named_buffers() if not torch.equal(buffer, before[name])}
+        assert any(name.startswith("backbone") for name in moved) == moves
+        assert any(name.startswith("bottleneck") for name in moved), "the fresh bottleneck has no statistics to keep"
+    assert PretrainSettings.for_dataset("pacs").backbone_norm == "running"
+
+
 def test_it_learns_and_measures_on_what_it_held_out():
     model, told = cnn_model(), []
     settings = SETTINGS.model_copy(update={"held_out": 0.25})

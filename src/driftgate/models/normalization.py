@@ -11,6 +11,13 @@ from torch import nn
 BatchNorm = nn.modules.batchnorm._BatchNorm
 
 
+def keep_statistics(model: nn.Module) -> None:
+    """Let batch norm normalise by its running statistics and keep them, until the model's mode is set again."""
+    for layer in model.modules():
+        if isinstance(layer, BatchNorm):
+            layer.eval()
+
+
 @contextmanager
 def batch_statistics(model: nn.Module, batch_size: int, *, enabled: bool = True) -> Iterator[None]:
     """Let batch norm normalise by the batch and update its running statistics; all other layers stay in eval mode.
