@@ -12,7 +12,7 @@ import driftgate
 ROOT = Path(driftgate.__file__).parent
 LAYERS: list[set[str]] = [
     {"types"},
-    {"rng", "checkpoint"},
+    {"rng", "checkpoint", "resources"},
     {"models"},
     {"memory"},
     {"novelty"},

@@ -22,6 +22,7 @@ from driftgate.data.streams import Stream
 from driftgate.methods.base import Method
 from driftgate.methods.persistence import method_info, method_tensors, restore_method
 from driftgate.metrics import DEFINITIONS, HScore, OnlineAccuracy, best_threshold, novelty_auroc
+from driftgate.resources import peak_memory, reset_peak_memory
 from driftgate.types import UNLABELED, DriftgateError, Prediction
 
 RECORD_FORMAT = 1
@@ -127,7 +128,7 @@ def run_stream(
     log = StreamLog()
     if checkpoint is not None and Path(checkpoint).exists():
         log = _resume(method, stream, identity, checkpoint)
-    _reset_peak_memory()
+    reset_peak_memory()
     for batch in stream.batches(start=len(log)):
         started = time.perf_counter()
         prediction = method.step(batch.images)
@@ -207,7 +208,7 @@ def _record(
         },
         "seconds": {"total": float(seconds.sum()), "median_per_batch": float(seconds.median())},
         "state_bytes": method.num_bytes,
-        "peak_memory_bytes": _peak_memory(),
+        "peak_memory_bytes": peak_memory(),
         "versions": versions(),
     }
     finite: dict[str, Any] = _without_nan(record)
@@ -267,25 +268,3 @@ def _resume(method: Method, stream: Stream, identity: dict[str, Any], path: str 
     restore_method(method, under_prefix("method", tensors))
     stream.restore_skipped(info["skipped"])
     return StreamLog.from_tensors(under_prefix("log", tensors))
-
-
-def _reset_peak_memory() -> None:
-    """Start a new measurement of the peak where the system can (Linux)."""
-    try:
-        Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        logger.debug("peak memory cannot be reset here; the record holds the peak of the whole process")
-
-
-def _peak_memory() -> int:
-    """Largest resident memory of the process since the reset, in bytes."""
-    try:
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    import resource  # not on Windows, where the first way does not work either
-
-    scale = 1 if platform.system() == "Darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale

@@ -1,0 +1,174 @@
+"""Seconds and peak memory of a whole step, each configuration in a process of its own, steps taken in turns.
+
+In turns, because the machine may be busy: a slow moment then hits all alike, and the ratio of two medians means
+something. Only one process works at a time. Peak memory is what the process needed during a step above what it had
+with the model loaded; it is read from the system and needs Linux.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from driftgate.methods import create
+from driftgate.models import UNTRAINED, SourceModel
+from driftgate.models.normalization import batch_statistics
+from driftgate.models.statistics import SourceStatistics
+from driftgate.resources import peak_memory, reset_peak_memory, resident_memory
+from driftgate.rng import seeded
+from driftgate.types import DriftgateError
+
+Stepper = Callable[[Tensor], Any]
+Builder = Callable[[SourceModel], Stepper]
+"""Makes of a loaded model what is called with each batch; must be picklable."""
+
+QUIET_THREADS = {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0"}
+"""Threads that wait actively after their work would disturb the process whose turn comes next."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The network and the batch that all configurations of a measurement share."""
+
+    backbone: str
+    num_classes: int
+    input_size: tuple[int, int]
+    batch_size: int = 64
+
+
+@dataclass
+class Cost:
+    """What the steps of one configuration took."""
+
+    label: str
+    seconds: list[float] = field(default_factory=list)
+    peaks: list[int] = field(default_factory=list)
+
+    @property
+    def median_seconds(self) -> float:
+        return statistics.median(self.seconds)
+
+    @property
+    def peak_bytes(self) -> int:
+        return max(self.peaks)
+
+
+def method_stepper(model: SourceModel, *, name: str, settings: dict[str, Any]) -> Stepper:
+    """The step of a registered method; for ``functools.partial``."""
+    return create(name, model, **settings).step
+
+
+def bare_stepper(model: SourceModel) -> Stepper:
+    """Forward and backward of two views and nothing else: the least a method with two views can cost."""
+
+    def step(images: Tensor) -> None:
+        with batch_statistics(model, len(images)):
+            outputs = [model(images), model(images)]
+        torch.autograd.backward(sum(output.logits.sum() + output.features.sum() for output in outputs))
+        model.zero_grad(set_to_none=True)
+
+    return step
+
+
+def measure(
+    configurations: dict[str, Builder],
+    setting: Setting,
+    *,
+    steps: int = 5,
+    warmup: int = 2,
+    on_step: Callable[[str, int, int], None] | None = None,
+) -> list[Cost]:
+    """Take ``steps`` steps of every configuration in turns, after ``warmup`` rounds that do not count."""
+    if not reset_peak_memory():
+        raise DriftgateError("Expected Linux to measure peak memory but this system does not tell it.")
+    costs = {label: Cost(label) for label in configurations}
+    with _workers(configurations, setting) as workers:
+        for turn in range(warmup + steps):
+            for label, worker in workers.items():
+                seconds, peak = _ask(label, worker)
+                if turn >= warmup:
+                    costs[label].seconds.append(seconds)
+                costs[label].peaks.append(peak)
+                if on_step is not None:
+                    on_step(label, turn + 1, warmup + steps)
+    return list(costs.values())
+
+
+@contextmanager
+def _workers(configurations: dict[str, Builder], setting: Setting) -> Iterator[dict[str, Connection]]:
+    context = get_context("spawn")
+    before = {name: os.environ.get(name) for name in QUIET_THREADS}
+    os.environ.update(QUIET_THREADS)  # a spawned process reads it at its start
+    processes, connections = [], {}
+    try:
+        for label, build in configurations.items():
+            mine, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(build, setting, theirs), daemon=True)
+            process.start()
+            processes.append(process)
+            connections[label] = mine
+            _receive(label, mine)  # one loads after another
+        yield connections
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+        for process in processes:
+            process.terminate()
+            process.join()
+
+
+def _ask(label: str, worker: Connection) -> tuple[float, int]:
+    worker.send("step")
+    seconds, peak = _receive(label, worker)
+    return seconds, peak
+
+
+def _receive(label: str, worker: Connection) -> Sequence[Any]:
+    try:
+        answer: Sequence[Any] = worker.recv()
+    except EOFError as error:
+        raise DriftgateError(
+            f"Expected a step of {label!r} but its process ended; it may have run out of memory."
+        ) from error
+    return answer
+
+
+def _serve(build: Builder, setting: Setting, connection: Connection) -> None:
+    """The worker: load, then a step whenever asked."""
+    model = loaded_model(setting)
+    loaded = resident_memory() or 0
+    step = build(model)
+    generator = seeded(0)
+    connection.send(())
+    while True:
+        connection.recv()
+        images = torch.rand(setting.batch_size, 3, *setting.input_size, generator=generator)
+        reset_peak_memory()
+        started = time.perf_counter()
+        step(images)
+        seconds = time.perf_counter() - started
+        connection.send((seconds, peak_memory() - loaded))
+
+
+def loaded_model(setting: Setting) -> SourceModel:
+    """A network of the setting's with random weights and random source statistics, which some methods ask for."""
+    names = [f"class {index}" for index in range(setting.num_classes)]
+    model = SourceModel.build(setting.backbone, names, input_size=setting.input_size, weights=UNTRAINED)
+    size, generator = model.spec.feature_dim, seeded(1)
+    model.statistics = SourceStatistics(
+        torch.randn(setting.num_classes, size, generator=generator), torch.zeros(size), torch.eye(size)
+    )
+    return model
