@@ -1,6 +1,18 @@
 """One file a loss; each is a pure function of tensors."""
 
 from driftgate.losses.contrastive import MeanTerm, contrastive_loss
+from driftgate.losses.entropy import mean_entropy, negative_marginal_entropy
+from driftgate.losses.info_nce import class_aware_info_nce
 from driftgate.losses.kl import KLForm, Reduction, kl_from_uniform, kl_loss
 
-__all__ = ["KLForm", "MeanTerm", "Reduction", "contrastive_loss", "kl_from_uniform", "kl_loss"]
+__all__ = [
+    "KLForm",
+    "MeanTerm",
+    "Reduction",
+    "class_aware_info_nce",
+    "contrastive_loss",
+    "kl_from_uniform",
+    "kl_loss",
+    "mean_entropy",
+    "negative_marginal_entropy",
+]
