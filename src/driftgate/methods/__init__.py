@@ -1,6 +1,6 @@
 """Methods by name. Importing this package registers all of them."""
 
-from driftgate.methods import bn_stats, gmm, source_only
+from driftgate.methods import bn_stats, comet, gmm, gmm_comet, source_only
 from driftgate.methods.base import Method, MethodSettings, available, create, get_method, register, resolve_settings
 from driftgate.methods.persistence import load_method, save_method
 
@@ -9,9 +9,11 @@ __all__ = [
     "MethodSettings",
     "available",
     "bn_stats",
+    "comet",
     "create",
     "get_method",
     "gmm",
+    "gmm_comet",
     "load_method",
     "register",
     "resolve_settings",

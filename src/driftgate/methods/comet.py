@@ -1,0 +1,182 @@
+"""COMET: a mean teacher labels the sure samples, a contrastive and an entropy loss teach the student.
+
+One step: the teacher labels by the entropy of its prediction; the student's features of known samples come together
+with those of their augmentation and with the prototype of their class, away from unknown ones; its predictions become
+sure on known and unsure on unknown samples; the teacher follows. COMET-P takes the prototypes of the source, COMET-F
+forms them from the stream.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from driftgate.checkpoint import under_prefix, with_prefix
+from driftgate.data.augment import Augmentation
+from driftgate.losses.kl import kl_loss
+from driftgate.losses.supcon import supcon_loss
+from driftgate.memory import MeanTeacher, RunningPrototypes
+from driftgate.methods.base import MethodSettings, register
+from driftgate.methods.gradient import GradientMethod, GradientSettings
+from driftgate.methods.source_only import entropy_prediction
+from driftgate.models.source_model import ModelOutput, SourceModel
+from driftgate.novelty.gate import pseudo_label
+from driftgate.novelty.scores import entropy
+from driftgate.types import Prediction
+
+
+class COMETSettings(GradientSettings):
+    """Settings of COMET; the defaults are those published for VisDA-C.
+
+    Attributes:
+        batch_norm: ``running``, for the released code keeps every layer in eval mode.
+        tau_known: the teacher's label is learned where its normalised entropy is at most this.
+        tau_unknown: a sample is learned as unknown where the teacher's normalised entropy is at least this.
+        threshold: a sample is predicted as unknown where the student's normalised entropy is above this.
+        teacher_momentum: how much of the teacher survives a batch.
+        temperature: of the contrastive loss.
+        entropy_weight: weight of the entropy loss (lambda).
+        projection_dim: hidden and output size of the projector in front of the contrastive loss.
+    """
+
+    batch_norm: Literal["batch", "running"] = "running"
+    tau_known: float = Field(default=0.25, ge=0.0, le=1.0)
+    tau_unknown: float = Field(default=0.75, ge=0.0, le=1.0)
+    threshold: float = Field(default=0.5, ge=0.0, le=1.0)
+    teacher_momentum: float = Field(default=0.999, ge=0.0, le=1.0)
+    temperature: float = Field(default=0.1, gt=0.0)
+    entropy_weight: float = Field(default=0.01, ge=0.0)
+    projection_dim: int = Field(default=128, ge=1)
+
+    @model_validator(mode="after")
+    def _check_order(self) -> COMETSettings:
+        if self.tau_known > self.tau_unknown:
+            raise ValueError("tau_known must not lie above tau_unknown")
+        return self
+
+
+class SourcePrototypes:
+    """Prototypes (C, D) of the source, which the stream does not change."""
+
+    def __init__(self, means: Tensor) -> None:
+        self.means = means.clone()
+
+    def update(self, features: Tensor, labels: Tensor) -> None:
+        """The stream's features change nothing."""
+
+    def clone(self) -> SourcePrototypes:
+        """Itself, for nothing ever changes."""
+        return self
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The prototypes."""
+        return {"means": self.means}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Put back what ``state_dict`` gave."""
+        self.means = state["means"].clone()
+
+
+class COMET(GradientMethod):
+    """What both variants share; they differ in the prototypes alone."""
+
+    Settings: ClassVar[type[MethodSettings]] = COMETSettings
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "visda": {"lr": 1e-3, "entropy_weight": 0.01},
+        "domainnet": {"lr": 1e-4, "entropy_weight": 0.1},
+        "office-home": {"lr": 1e-4, "entropy_weight": 0.1},
+    }
+    settings: COMETSettings
+
+    def __init__(self, model: SourceModel, settings: MethodSettings) -> None:
+        super().__init__(model, settings)
+        self.teacher = MeanTeacher(model, self.settings.teacher_momentum)
+        self.prototypes = self.build_prototypes()
+        self.augmentation = Augmentation(flip=model.spec.flip)
+
+    @abstractmethod
+    def build_prototypes(self) -> SourcePrototypes | RunningPrototypes:
+        """The class prototypes, as they are before the first step."""
+
+    def build_modules(self) -> dict[str, nn.Module]:
+        size, width = self.model.spec.feature_dim, self.settings.projection_dim
+        self.projector = nn.Sequential(nn.Linear(size, width), nn.ReLU(), nn.Linear(width, width))
+        return {"projector": self.projector}
+
+    def _predict(self, images: Tensor) -> Prediction:
+        return self._assess(self._forward(self._passes(), images), self.teacher.forward(images))
+
+    def _step(self, images: Tensor) -> Prediction:
+        passes = self._passes()
+        output = self._forward(passes, images, last=False)
+        prediction = self._assess(output, self.teacher.forward(images))
+        view = self._forward(passes, self.augmentation(images, self.generator))
+        prototypes = self.prototypes.clone()
+        prototypes.update(output.features, prediction.pseudo_labels)
+        self._learn(passes, self._loss(output, view, prediction.pseudo_labels, prototypes.means))
+        self.teacher.update()
+        self.prototypes = prototypes
+        return prediction
+
+    def _assess(self, output: ModelOutput, teacher: ModelOutput) -> Prediction:
+        """The student predicts by its entropy, the teacher labels by its own."""
+        self._check_finite(*teacher)
+        chosen = self.settings
+        prediction = entropy_prediction(output.logits.detach(), chosen.threshold)
+        thresholds = prediction.thresholds._replace(known=chosen.tau_known, unknown=chosen.tau_unknown)
+        doubt = entropy(teacher.logits.double().log_softmax(dim=1))
+        labels = pseudo_label(teacher.logits.argmax(dim=1), doubt, thresholds)
+        return replace(prediction, pseudo_labels=labels, thresholds=thresholds)
+
+    def _loss(self, output: ModelOutput, view: ModelOutput, pseudo_labels: Tensor, prototypes: Tensor) -> Tensor:
+        """L = L_con + lambda L_e; a batch without a known sample teaches nothing, as in the released code."""
+        if not bool((pseudo_labels >= 0).any()):
+            return output.logits.new_zeros(())
+        contrastive = supcon_loss(
+            self.projector(output.features),
+            self.projector(view.features),
+            self.projector(prototypes),
+            pseudo_labels,
+            temperature=self.settings.temperature,
+        )
+        return contrastive + self.settings.entropy_weight * kl_loss(
+            output.logits, pseudo_labels, form="comet", reduction="mean"
+        )
+
+    def memory_tensors(self) -> dict[str, Tensor]:
+        return with_prefix("teacher", self.teacher.state_dict()) | with_prefix(
+            "prototypes", self.prototypes.state_dict()
+        )
+
+    def load_memory_tensors(self, tensors: dict[str, Tensor]) -> None:
+        self.teacher.load_state_dict(under_prefix("teacher", tensors))
+        self.prototypes.load_state_dict(under_prefix("prototypes", tensors))
+
+
+@register
+class COMETP(COMET):
+    """COMET with the class prototypes of the source."""
+
+    name: ClassVar[str] = "comet-p"
+    summary: ClassVar[str] = "mean teacher, contrastive loss with the source's prototypes, entropy loss"
+    source_free: ClassVar[bool] = False
+    needs: ClassVar[frozenset[str]] = frozenset({"prototypes"})
+
+    def build_prototypes(self) -> SourcePrototypes:
+        assert self.model.statistics is not None  # ``needs`` has refused a model without
+        return SourcePrototypes(self.model.statistics.prototypes)
+
+
+@register
+class COMETF(COMET):
+    """COMET with prototypes that run over the stream: fully source-free."""
+
+    name: ClassVar[str] = "comet-f"
+    summary: ClassVar[str] = "mean teacher, contrastive loss with prototypes from the stream, entropy loss"
+
+    def build_prototypes(self) -> RunningPrototypes:
+        return RunningPrototypes(self.model.num_classes, self.model.spec.feature_dim)
