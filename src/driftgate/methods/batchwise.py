@@ -1,0 +1,157 @@
+"""Methods made for a whole target set at hand (SHOT, GLC, GLC++, LEAD), applied to each batch as if it were that set.
+
+One step: a forward pass in eval mode labels the batch and predicts it, then one forward pass of the same images with
+the batch's own normalisation takes one gradient step on these labels. The papers of these methods know no stream:
+that the banks hold the batch, one step is taken for each, and the learning rate stays constant is inferred.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass, replace
+from typing import ClassVar, Generic, TypeVar
+
+import torch
+from pydantic import Field, PositiveFloat
+from torch import Tensor
+from torch.nn import functional as F
+
+from driftgate.losses.soft_targets import class_or_uniform, soft_cross_entropy
+from driftgate.memory.neighbors import mean_over, nearest_others
+from driftgate.methods.base import MethodSettings
+from driftgate.methods.gradient import GradientMethod, GradientSettings
+from driftgate.methods.source_only import entropy_prediction
+from driftgate.methods.target_classes import EstimateWhen, TargetClasses, follow_target_classes
+from driftgate.models.source_model import ModelOutput, SourceModel
+from driftgate.types import Prediction
+
+
+class BatchwiseSettings(GradientSettings):
+    """Settings of SGD that SHOT, GLC, GLC++ and LEAD share: the classifier is frozen, everything before it learns."""
+
+    weight_decay: float = Field(default=1e-3, ge=0.0)
+    adapt_layers: str = "features"
+
+
+Lesson = TypeVar("Lesson")
+
+
+class BatchwiseMethod(GradientMethod, Generic[Lesson]):
+    """Label the batch in eval mode, predict, then learn from these labels.
+
+    A subclass fills in ``_study`` and ``_loss``, and ``_remember`` if anything survives the batch. ``Lesson`` is what
+    the first hands to the other two.
+    """
+
+    Settings: ClassVar[type[MethodSettings]] = BatchwiseSettings
+    settings: BatchwiseSettings
+
+    @abstractmethod
+    def _study(self, output: ModelOutput) -> tuple[Prediction, Lesson]:
+        """Prediction and lesson of a batch from its eval-mode outputs, without gradient; must not change anything."""
+
+    @abstractmethod
+    def _loss(self, output: ModelOutput, lesson: Lesson) -> Tensor:
+        """What the step minimises, from the outputs with gradient; a constant where there is nothing to learn."""
+
+    def _remember(self, lesson: Lesson) -> None:
+        """Keep what survives the batch; the last thing a step does."""
+
+    def _predict(self, images: Tensor) -> Prediction:
+        return self._study(self._forward(self._passes(follow=False), images))[0]
+
+    def _step(self, images: Tensor) -> Prediction:
+        with torch.no_grad():
+            prediction, lesson = self._study(self._forward(self._passes(follow=False), images))
+        passes = self._passes()
+        self._learn(passes, self._loss(self._forward(passes, images), lesson))
+        self._remember(lesson)
+        return prediction
+
+
+class SoftTargetSettings(BatchwiseSettings):
+    """Settings that GLC, GLC++ and LEAD share.
+
+    Attributes:
+        threshold: reject where the normalised entropy of the prediction exceeds it (w_0).
+        pseudo_label_weight: of the cross-entropy towards the pseudo-labels (lambda_psd).
+        neighbor_weight: of the cross-entropy towards the neighbours' predictions (lambda_knn).
+        neighbors: how many neighbours are asked (K).
+        class_ratios: target classes over source classes, the candidates (beta).
+        estimate_classes: when the number of target classes is estimated; see ``methods.target_classes``.
+    """
+
+    lr: float = Field(default=1e-4, gt=0.0)
+    threshold: float = Field(default=0.55, ge=0.0, le=1.0)
+    pseudo_label_weight: float = Field(default=0.3, ge=0.0)
+    neighbor_weight: float = Field(default=1.0, ge=0.0)
+    neighbors: int = Field(default=4, ge=1)
+    class_ratios: tuple[PositiveFloat, ...] = Field(default=(0.25, 0.5, 1.0, 2.0, 3.0), min_length=1)
+    estimate_classes: EstimateWhen = "first"
+
+
+@dataclass(frozen=True)
+class SoftTargets:
+    """What a batch of N samples learns from.
+
+    Attributes:
+        labels: (N,) class or ``UNKNOWN``, the one-hot or uniform target q.
+        weights: (N,) of the samples' pseudo-label loss; None for one each.
+        neighbors: (N, K) indices of the nearest other samples of the batch, K perhaps 0.
+        neighbor_targets: (N, C) mean prediction of these; zeros without any.
+        target_classes: the number of target classes it was made with.
+    """
+
+    labels: Tensor
+    weights: Tensor | None
+    neighbors: Tensor
+    neighbor_targets: Tensor
+    target_classes: TargetClasses
+
+
+class SoftTargetMethod(BatchwiseMethod[SoftTargets]):
+    """GLC's frame: entropy rejection, an estimate of the number of target classes, one-hot or uniform pseudo-labels and
+    agreement with the neighbours. A subclass says how a batch is pseudo-labelled, and may add to the loss.
+
+    State: the estimate, two scalars.
+    """
+
+    Settings: ClassVar[type[MethodSettings]] = SoftTargetSettings
+    settings: SoftTargetSettings
+
+    def __init__(self, model: SourceModel, settings: MethodSettings) -> None:
+        super().__init__(model, settings)
+        self.target_classes = TargetClasses()
+
+    @abstractmethod
+    def _pseudo_label(
+        self, features: Tensor, probabilities: Tensor, target_classes: TargetClasses
+    ) -> tuple[Tensor, Tensor | None]:
+        """Unit features (N, D), probabilities (N, C) -> labels (N,), class or ``UNKNOWN``, and weights (N,) or None."""
+
+    def _study(self, output: ModelOutput) -> tuple[Prediction, SoftTargets]:
+        chosen = self.settings
+        features, probabilities = F.normalize(output.features, dim=1), output.logits.softmax(dim=1)
+        target_classes = follow_target_classes(
+            self.target_classes, features, self.model.num_classes, chosen.class_ratios, chosen.estimate_classes
+        )
+        labels, weights = self._pseudo_label(features, probabilities, target_classes)
+        neighbors = nearest_others(features, chosen.neighbors)
+        lesson = SoftTargets(labels, weights, neighbors, mean_over(probabilities, neighbors), target_classes)
+        return replace(entropy_prediction(output.logits, chosen.threshold), pseudo_labels=labels), lesson
+
+    def _loss(self, output: ModelOutput, lesson: SoftTargets) -> Tensor:
+        """lambda_psd mean w CE(q, p) + lambda_knn mean CE(q_neighbours, p)."""
+        targets = class_or_uniform(lesson.labels, self.model.num_classes)
+        pseudo = soft_cross_entropy(output.logits, targets, lesson.weights)
+        agreement = soft_cross_entropy(output.logits, lesson.neighbor_targets)
+        return self.settings.pseudo_label_weight * pseudo + self.settings.neighbor_weight * agreement
+
+    def _remember(self, lesson: SoftTargets) -> None:
+        self.target_classes = lesson.target_classes
+
+    def memory_tensors(self) -> dict[str, Tensor]:
+        return {"target_classes": self.target_classes.to_tensor()}
+
+    def load_memory_tensors(self, tensors: dict[str, Tensor]) -> None:
+        self.target_classes = TargetClasses.from_tensor(tensors["target_classes"])

@@ -1,0 +1,112 @@
+"""How many classes the target has, as GLC and LEAD guess it: the number of clusters with the best silhouette.
+
+The features are laid out in two dimensions by t-SNE, K-means cuts them into K = max(floor(C ratio), 2) clusters for
+each of a few ratios, and the ratio with the largest silhouette is taken.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from sklearn.cluster import KMeans
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.manifold import TSNE
+from sklearn.metrics import silhouette_score
+from torch import Tensor
+
+EstimateWhen = Literal["first", "best", "latest"]
+"""When to estimate: on the ``first`` batch that allows it; on every batch and keep the ``best`` silhouette so far (GLC,
+an epoch being a batch); or on every batch and take the ``latest`` (LEAD, which starts afresh each time)."""
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+
+SEED = 0
+"""Of t-SNE and K-means, as in the released codes: the same batch always gives the same estimate."""
+
+PERPLEXITY = 30.0
+"""t-SNE's default; a batch of fewer than 91 samples gets (N - 1) / 3."""
+
+ROUNDING = 1e-5
+"""Unit vectors nearer to each other than this are the same sample up to the network's rounding."""
+
+
+class TargetClasses(NamedTuple):
+    """The guess: C_t = C x ``ratio``, found with this ``silhouette``. Two scalars, all that survives a batch."""
+
+    ratio: float = 1.0
+    silhouette: float = -2.0  # below every silhouette: nothing was estimated yet, and the target has C classes
+
+    def number(self, num_classes: int) -> int:
+        """floor(C ratio), at least one."""
+        return max(int(num_classes * self.ratio), 1)
+
+    def share(self, num_samples: int, num_classes: int) -> int:
+        """M = floor(N / (C ratio)): how many of N samples a class may expect; from 1 to N, whatever the batch."""
+        return min(max(int(num_samples / (num_classes * self.ratio)), 1), num_samples)
+
+    def to_tensor(self) -> Tensor:
+        """(2,) float64, to be saved."""
+        return torch.tensor([self.ratio, self.silhouette], dtype=torch.float64)
+
+    @classmethod
+    def from_tensor(cls, values: Tensor) -> TargetClasses:
+        """The inverse of ``to_tensor``."""
+        ratio, silhouette = values.tolist()
+        return cls(ratio, silhouette)
+
+
+def follow_target_classes(
+    previous: TargetClasses, features: Tensor, num_classes: int, ratios: Sequence[float], when: EstimateWhen
+) -> TargetClasses:
+    """The guess that holds for a batch of unit features (N, D); ``previous`` where the batch allows none."""
+    if when == "first" and previous.silhouette > TargetClasses().silhouette:
+        return previous
+    found = estimate_target_classes(features, num_classes, ratios)
+    if found is None or (when == "best" and found.silhouette <= previous.silhouette):
+        return previous
+    return found
+
+
+def estimate_target_classes(features: Tensor, num_classes: int, ratios: Sequence[float]) -> TargetClasses | None:
+    """The ratio with the best silhouette on unit features (N, D); None for fewer than three different samples.
+
+    More clusters than a batch has room for become as many as it has; of equal silhouettes the first ratio wins.
+    """
+    points = features.detach().cpu().double().numpy()
+    different = len(np.unique(np.round(points / ROUNDING), axis=0))
+    if different < 3:
+        return None
+    plane = embed(points)
+    best: TargetClasses | None = None
+    scores: dict[int, float | None] = {}
+    for ratio in ratios:
+        clusters = min(max(int(num_classes * ratio), 2), different - 1)
+        if clusters not in scores:
+            scores[clusters] = cluster_silhouette(plane, clusters)
+        score = scores[clusters]
+        if score is not None and (best is None or score > best.silhouette):
+            best = TargetClasses(float(ratio), score)
+    return best
+
+
+def embed(points: Array) -> Array:
+    """(N, D) -> (N, 2): t-SNE from the principal components, with a perplexity that N samples can have."""
+    if points.shape[1] <= 2:
+        return points
+    perplexity = max(min(PERPLEXITY, (len(points) - 1) / 3), 1.0)
+    plane: Array = TSNE(2, perplexity=perplexity, init="pca", random_state=SEED).fit_transform(points)
+    return plane
+
+
+def cluster_silhouette(plane: Array, clusters: int) -> float | None:
+    """Silhouette of K-means with so many clusters; None where the points fall into fewer than two."""
+    with warnings.catch_warnings():
+        # Raised where points coincide; the silhouette of the clusters there are is the right answer then.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        labels = KMeans(clusters, n_init=1, random_state=SEED).fit_predict(plane)
+    found = len(np.unique(labels))
+    return float(silhouette_score(plane, labels)) if 2 <= found < len(plane) else None
