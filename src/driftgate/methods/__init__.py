@@ -1,12 +1,13 @@
 """Methods by name. Importing this package registers all of them."""
 
-from driftgate.methods import bn_stats, comet, gmm, gmm_comet, source_only
+from driftgate.methods import adacontrast, bn_stats, comet, gmm, gmm_comet, owttt, source_only, tent
 from driftgate.methods.base import Method, MethodSettings, available, create, get_method, register, resolve_settings
 from driftgate.methods.persistence import load_method, save_method
 
 __all__ = [
     "Method",
     "MethodSettings",
+    "adacontrast",
     "available",
     "bn_stats",
     "comet",
@@ -15,8 +16,10 @@ __all__ = [
     "gmm",
     "gmm_comet",
     "load_method",
+    "owttt",
     "register",
     "resolve_settings",
     "save_method",
     "source_only",
+    "tent",
 ]

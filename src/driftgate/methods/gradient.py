@@ -118,6 +118,10 @@ class GradientMethod(Method):
             return  # nothing to learn from: every term of the loss was empty
         self._optimizer.zero_grad(set_to_none=True)
         passes.backward(loss)
+        self._apply_gradients(loss)
+
+    def _apply_gradients(self, loss: Tensor) -> None:
+        """Step along the gradients gathered so far; for a method whose losses need backward passes of their own."""
         parameters = [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
         limit = self.settings.max_grad_norm
         norm = nn.utils.clip_grad_norm_(parameters, float("inf") if limit is None else limit)

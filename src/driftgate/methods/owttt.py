@@ -1,0 +1,295 @@
+"""OWTTT: open-world test-time training. Source prototypes and a growing pool of new ones label the stream.
+
+One step: score the batch by its cosine to the source prototypes, tell seen from unseen by Otsu's threshold over recent
+scores, add prototypes for what is far from all of them, learn by a prototype cross-entropy and by aligning the seen
+features with the source's Gaussian, and predict with the network that has just learned.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional as F
+
+from driftgate.checkpoint import under_prefix, with_prefix
+from driftgate.losses.alignment import symmetric_kl
+from driftgate.memory.neighbors import cosine_similarity
+from driftgate.memory.queue import RingQueue
+from driftgate.memory.running_gaussian import RunningGaussian
+from driftgate.methods.base import MethodSettings, register
+from driftgate.methods.gradient import GradientMethod, GradientSettings
+from driftgate.models.passes import Passes
+from driftgate.models.source_model import SourceModel
+from driftgate.novelty.gate import predict_label
+from driftgate.novelty.otsu import otsu_threshold
+from driftgate.types import UNKNOWN, UNLABELED, Prediction, Thresholds
+
+ONLY_KNOWN = 1.0
+"""Threshold while the scores form one group: a sample with a positive cosine to some prototype is known."""
+
+
+class OWTTTSettings(GradientSettings):
+    """Settings of OWTTT; the published values of ImageNet-C, there are none for the paper's data sets.
+
+    Attributes:
+        temperature: the cosines are divided by it before the softmax (delta).
+        queue_length: recent scores the two thresholds are taken from (N_m).
+        pool_size: prototypes of new classes kept, the oldest give way.
+        gaussian_window: samples after which the target's mean and covariance become moving averages.
+        alignment_scale: factor inside the alignment loss.
+        alignment_weight, prototype_weight: weights of the two losses (da_scale and ce_scale in the released code).
+        bias_divisor: the largest source covariance divided by it is added to both covariances' diagonals.
+        predict_after_update: answer with the network that has learned from the batch (published), or as all other
+            methods do with the one before.
+    """
+
+    backbone_lr_scale: float = Field(default=1.0, ge=0.0)
+    nesterov: bool = False
+    adapt_layers: str = "features"
+    temperature: float = Field(default=0.1, gt=0.0)
+    queue_length: int = Field(default=512, ge=1)
+    pool_size: int = Field(default=100, ge=1)
+    gaussian_window: int = Field(default=1280, ge=1)
+    alignment_scale: float = Field(default=0.05, ge=0.0)
+    alignment_weight: float = Field(default=0.1, ge=0.0)
+    prototype_weight: float = Field(default=0.05, ge=0.0)
+    bias_divisor: float = Field(default=30.0, gt=0.0)
+    predict_after_update: bool = True
+
+
+IMAGENET: dict[str, Any] = {"lr": 1e-3, "alignment_weight": 0.1, "prototype_weight": 0.05}
+CIFAR100: dict[str, Any] = {"lr": 1e-3, "alignment_weight": 1.0, "prototype_weight": 0.2}
+CIFAR10: dict[str, Any] = {**CIFAR100, "lr": 1e-2}
+
+
+class OWTTTMemory:
+    """What survives a batch: two queues of scores, the pool of new prototypes, the Gaussian of the seen features."""
+
+    def __init__(self, dim: int, settings: OWTTTSettings) -> None:
+        self.learning = RingQueue(settings.queue_length, score=None)
+        self.answering = RingQueue(settings.queue_length, score=None)
+        self.pool = RingQueue(settings.pool_size, feature=dim)
+        self.gaussian = RunningGaussian(dim, settings.gaussian_window)
+
+    def clone(self) -> OWTTTMemory:
+        """An independent copy."""
+        copy = OWTTTMemory.__new__(OWTTTMemory)
+        for name, part in vars(self).items():
+            setattr(copy, name, part.clone())
+        return copy
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The states of all parts."""
+        tensors: dict[str, Tensor] = {}
+        for name, part in vars(self).items():
+            tensors |= with_prefix(name, part.state_dict())
+        return tensors
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Put back what ``state_dict`` gave."""
+        for name, part in vars(self).items():
+            part.load_state_dict(under_prefix(name, state))
+
+
+class Assessment(NamedTuple):
+    """How the batch was labelled before the network learned from it.
+
+    ``seen`` (N,) says who lies below ``threshold``; ``pseudo_labels`` (N,) are those of the surer half of the seen and
+    of the unseen, the rest is ``UNLABELED``.
+    """
+
+    seen: Tensor
+    pseudo_labels: Tensor
+    threshold: float
+
+
+@register
+class OWTTT(GradientMethod):
+    """Li et al., "On the Robustness of Open-World Test-Time Training" (ICCV 2023); see the module's text."""
+
+    name: ClassVar[str] = "owttt"
+    summary: ClassVar[str] = "source prototypes and a growing pool of new ones; predicts after the update"
+    source_free: ClassVar[bool] = False
+    needs: ClassVar[frozenset[str]] = frozenset({"prototypes", "feature_moments"})
+    Settings: ClassVar[type[MethodSettings]] = OWTTTSettings
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "visda": IMAGENET,
+        "domainnet": IMAGENET,
+        "office-home": IMAGENET,
+        "imagenet-c": IMAGENET,
+        "cifar-10": CIFAR10,
+        "cifar-100": CIFAR100,
+    }
+    settings: OWTTTSettings
+
+    def __init__(self, model: SourceModel, settings: MethodSettings) -> None:
+        super().__init__(model, settings)
+        statistics = model.statistics
+        # ``needs`` has made sure of them.
+        assert statistics is not None
+        assert statistics.feature_mean is not None and statistics.feature_covariance is not None
+        self._prototypes = F.normalize(statistics.prototypes, dim=1)
+        self._source = (statistics.feature_mean, statistics.feature_covariance)
+        self._bias = float(statistics.feature_covariance.max()) / self.settings.bias_divisor
+        self.memory = OWTTTMemory(model.spec.feature_dim, self.settings)
+
+    def _predict(self, images: Tensor) -> Prediction:
+        if self.settings.predict_after_update:
+            with self._rehearsal(), torch.enable_grad():
+                return self._step(images)
+        memory = self.memory.clone()
+        features = self._forward(self._passes(follow=False), images).features
+        return self._answer(features, self._assess(features, memory), memory)
+
+    def _step(self, images: Tensor) -> Prediction:
+        # Copies until the end: whatever fails on the way, the memory is that of the last good step.
+        memory = self.memory.clone()
+        pool = memory.pool["feature"].clone()
+        passes = self._passes(follow=False)
+        features = self._forward(passes, images).features
+        assessment = self._assess(features.detach(), memory)
+        self._adapt(images, passes, self._prototype_loss(features, pool, assessment.pseudo_labels), assessment, memory)
+        if self.settings.predict_after_update:
+            with torch.no_grad():
+                features = self._forward(self._passes(follow=False), images).features
+        prediction = self._answer(features.detach(), assessment, memory)
+        self.memory = memory
+        return prediction
+
+    def _assess(self, features: Tensor, memory: OWTTTMemory) -> Assessment:
+        """Steps 1 to 4: score, threshold, pool growth and labels of features (N, D); ``memory`` learns the batch."""
+        cosines = cosine_similarity(features, self._prototypes)
+        novelty = _novelty(cosines)
+        memory.learning.push(score=novelty)
+        threshold = otsu_threshold(memory.learning["score"], one_group=ONLY_KNOWN)
+        seen = novelty < threshold
+        pseudo_labels = torch.full((len(features),), UNLABELED)
+        # As published, nobody learns a label before there is a prototype for the unseen ones.
+        if len(memory.pool) > 0:
+            kept = surer_half(novelty, seen)
+            pseudo_labels[kept] = cosines.argmax(dim=1)[kept]
+            pseudo_labels[surer_half(-novelty, ~seen)] = UNKNOWN
+        grow_pool(memory.pool, features, novelty, threshold)
+        return Assessment(seen, pseudo_labels, threshold)
+
+    def _prototype_loss(self, features: Tensor, pool: Tensor, pseudo_labels: Tensor) -> Tensor:
+        """Half of the cross-entropy over the C prototypes on seen, and over C + 1 on unseen samples (step 6)."""
+        known, unknown = pseudo_labels >= 0, pseudo_labels == UNKNOWN
+        loss = features.new_zeros(())
+        logits = cosine_similarity(features, self._prototypes) / self.settings.temperature
+        if bool(known.any()):
+            loss = loss + 0.5 * F.cross_entropy(logits[known], pseudo_labels[known])
+        if bool(unknown.any()):
+            # The nearest prototype of the pool stands for all that is new.
+            new = cosine_similarity(features[unknown], pool).amax(dim=1, keepdim=True) / self.settings.temperature
+            extended = torch.cat([logits[unknown], new], dim=1)
+            loss = loss + 0.5 * F.cross_entropy(extended, torch.full((len(extended),), logits.shape[1]))
+        return self.settings.prototype_weight * loss
+
+    def _adapt(
+        self, images: Tensor, passes: Passes, prototype_loss: Tensor, assessment: Assessment, memory: OWTTTMemory
+    ) -> None:
+        """Step 7: one step of SGD on both losses.
+
+        Backward from the first before the second pass: that one moves the running statistics of batch norm, which the
+        first needs as they were.
+        """
+        self._optimizer.zero_grad(set_to_none=True)
+        if prototype_loss.requires_grad:
+            passes.backward(prototype_loss)
+        total = prototype_loss.detach().double()
+        weight = self.settings.alignment_weight * self.settings.alignment_scale
+        if weight > 0 and bool(assessment.seen.any()):
+            passes = self._passes()
+            features = self._forward(passes, images[assessment.seen]).features
+            alignment = weight * symmetric_kl(self._source, memory.gaussian.update(features), self._bias)
+            passes.backward(alignment)
+            total = total + alignment.detach()
+        self._apply_gradients(total)
+
+    def _answer(self, features: Tensor, assessment: Assessment, memory: OWTTTMemory) -> Prediction:
+        """Step 8: the class of the nearest prototype, or unknown above Otsu's threshold over recent answers."""
+        cosines = cosine_similarity(features, self._prototypes)
+        novelty = _novelty(cosines)
+        memory.answering.push(score=novelty)
+        threshold = otsu_threshold(memory.answering["score"], one_group=ONLY_KNOWN)
+        thresholds = Thresholds(known=assessment.threshold, unknown=assessment.threshold, prediction=threshold)
+        labels = predict_label(cosines.argmax(dim=1), novelty, thresholds)
+        scores = (cosines / self.settings.temperature).softmax(dim=1)
+        return Prediction(labels, scores, novelty, assessment.pseudo_labels, thresholds)
+
+    def memory_tensors(self) -> dict[str, Tensor]:
+        return self.memory.state_dict()
+
+    def load_memory_tensors(self, tensors: dict[str, Tensor]) -> None:
+        self.memory.load_state_dict(tensors)
+
+
+def _novelty(cosines: Tensor) -> Tensor:
+    """(N, C) -> (N,) float64: one minus the largest cosine; in [0, 2]."""
+    # Rounded to float32 first, as the queue keeps it, so that a sample falls on the same side in both.
+    return (1.0 - cosines.detach().amax(dim=1)).double()
+
+
+def surer_half(scores: Tensor, members: Tensor) -> Tensor:
+    """(N,), (N,) bool -> indices of the half of the members with the lowest scores; of one member that one."""
+    indices = members.nonzero()[:, 0]
+    order = scores[indices].argsort(stable=True)
+    return indices[order[: max(1, len(indices) // 2)]]
+
+
+def grow_pool(pool: RingQueue, features: Tensor, novelty: Tensor, threshold: float) -> None:
+    """Step 3: new prototypes from the unseen samples of features (N, D), the most novel first.
+
+    A sample becomes one if it is further than Otsu's threshold over the unseen from every prototype, the source's and
+    the pool's, those just added included.
+    """
+    unseen = (novelty >= threshold).nonzero()[:, 0]
+    if len(unseen) == 0:
+        return
+    unseen = unseen[novelty[unseen].argsort(descending=True, stable=True)]
+    candidates = F.normalize(features[unseen], dim=1)
+    to_source = 1.0 - novelty[unseen].numpy()
+    to_pool = (candidates @ _oldest_first(pool).T).double().numpy()
+    between = (candidates @ candidates.T).double().numpy()
+    nearest = np.maximum(to_source, to_pool.max(axis=1, initial=-1.0))
+    distance = otsu_threshold(torch.from_numpy(1.0 - nearest), one_group=0.0)
+    far = int((novelty[unseen] > threshold).sum())
+    chosen = choose_prototypes(to_source[:far], to_pool[:far], between[:far, :far], pool.capacity, distance)
+    if chosen:
+        pool.push(feature=candidates[chosen])
+
+
+def choose_prototypes(
+    to_source: NDArray[np.float64],
+    to_pool: NDArray[np.float64],
+    between: NDArray[np.float64],
+    capacity: int,
+    distance: float,
+) -> list[int]:
+    """Indices of the candidates that join the pool, greedily in their order.
+
+    Cosines of U candidates: (U,) to the nearest source prototype, (U, M) to the pool with its oldest first, (U, U)
+    among each other. The oldest of the pool give way as they will in the queue.
+    """
+    members = to_pool.shape[1]
+    cosines = np.concatenate([to_pool, np.empty_like(between)], axis=1)
+    chosen: list[int] = []
+    for row in range(len(to_source)):
+        alive = cosines[row, max(0, members - capacity) : members]
+        if 1.0 - alive.max(initial=to_source[row]) > distance:
+            cosines[:, members] = between[:, row]
+            members += 1
+            chosen.append(row)
+    return chosen
+
+
+def _oldest_first(pool: RingQueue) -> Tensor:
+    """(M, D): the rows of the pool in the order they came."""
+    rows = pool["feature"]
+    return rows.roll(-(int(pool.pushed) % pool.capacity), dims=0) if len(pool) == pool.capacity else rows
