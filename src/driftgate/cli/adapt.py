@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from driftgate.cli import options
 from driftgate.cli.app import app
 from driftgate.cli.console import kibibytes, make_table, note, output, percent, print_json, progress_bars
+
+if TYPE_CHECKING:
+    from driftgate.models import SourceModel
 
 RECORD, PROGRESS = "record.json", "progress.safetensors"
 
@@ -48,6 +51,9 @@ def adapt(
     workers: options.Workers = 1,
     strict: options.Strict = False,
     precision: Annotated[str, typer.Option("--precision", help="Of the backbone: float32 or bfloat16.")] = "float32",
+    compile_backbone: Annotated[
+        bool, typer.Option("--compile", help="Use torch.compile for the backbone if a trial shows that it is faster.")
+    ] = False,
     out: Annotated[Path | None, typer.Option("--out", help="Folder for the run record.")] = None,
     save: Annotated[Path | None, typer.Option("--save", help="File for the adapted method (.safetensors).")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run that was stopped in --out.")] = False,
@@ -106,6 +112,8 @@ def adapt(
         limit=limit,
     )
     adapting = create(method, source, preset=preset, **chosen)
+    if compile_backbone:
+        _try_to_compile(source, batch_size)
     # A stopped run goes on only if all of this is the same: what decides the numbers, but not where the files lie.
     protocol: dict[str, Any] = {
         "data": data,
@@ -148,6 +156,17 @@ def adapt(
         note(f"The record is in {out / RECORD}.")
     if save is not None:
         note(f"The adapted method is in {save}.")
+
+
+def _try_to_compile(source: SourceModel, batch_size: int) -> None:
+    from driftgate.models.compiling import compile_if_faster
+
+    note("Compiling the backbone; this may take minutes.")
+    trial = compile_if_faster(source, batch_size)
+    times = f"{trial.plain_seconds:.3f} s plain"
+    if trial.compiled_seconds is not None:
+        times += f", {trial.compiled_seconds:.3f} s compiled"
+    note(f"torch.compile is {'on' if trial.used else f'off, {trial.reason}'} (forward and backward: {times}).")
 
 
 def _print_record(record: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from driftgate.cli import options
 from driftgate.cli.app import app
-from driftgate.cli.console import kibibytes, make_table, note, output, print_json
+from driftgate.cli.console import kibibytes, make_table, note, output, print_json, progress_bars
 
 if TYPE_CHECKING:
     from driftgate.bench.footprint import Comparison
@@ -77,20 +77,35 @@ def _method_rows(classes: int, backbone: str) -> list[dict[str, Any]]:
 
 @app.command(epilog="Example: [bold]driftgate memory --classes 9,200,345 --plot memory.png[/bold]")
 def memory(
+    *,
     classes: Annotated[
         str, typer.Option("--classes", help="Numbers of source classes, separated by commas.")
     ] = "9,200,345",
     plot: Annotated[Path | None, typer.Option("--plot", help="Draw the paper's memory figure into this file.")] = None,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Measure the peak memory of real steps of COMET and GMM instead (Linux).")
+    ] = False,
+    backbone: Annotated[str, typer.Option("--backbone", help="Network for --measure.")] = "resnet50",
+    size: Annotated[int, typer.Option("--size", min=8, help="Pixels of an image for --measure.")] = 224,
+    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Images of a step for --measure.")] = 64,
     as_json: options.AsJson = False,
 ) -> None:
     """Compare what is kept across batches: the mixture, a memory queue, a mean teacher (the paper's supplement).
 
-    Values by the paper's formulas, and the bytes of real objects; beside them the paper's own figures.
+    Values by the paper's formulas, and the bytes of real objects; beside them the paper's own figures. With --measure
+    the peak memory of whole steps, each method in a process of its own; the ResNet-50 takes up to 13 GB and minutes.
     """
     from driftgate.bench.footprint import compare
     from driftgate.cli.experiment import writable_file
 
     counts = _counts(classes)
+    if measure:
+        if plot is not None:
+            from driftgate.types import DriftgateError
+
+            raise DriftgateError("Expected either --measure or --plot but got both; run them apart.")
+        _measure_peaks(counts, backbone, size, batch_size, as_json=as_json)
+        return
     if plot is not None:
         _check_picture(plot)
         writable_file(plot)
@@ -106,6 +121,69 @@ def memory(
             _print_comparison(comparison)
     if plot is not None:
         note(f"Drawn to {plot}.")
+
+
+PEAK_STEPS = 3
+
+
+def _measure_peaks(counts: list[int], backbone: str, size: int, batch_size: int, *, as_json: bool) -> None:
+    from functools import partial
+
+    from driftgate.bench.footprint import PAPER
+    from driftgate.bench.step_cost import Builder, Setting, measure, method_stepper
+
+    modes: dict[str, tuple[str, dict[str, Any]]] = {
+        "comet-f": ("comet-f", {}),
+        "gmm": ("gmm", {}),
+        "gmm, memory balanced": ("gmm", {"memory": "balanced"}),
+        "gmm, memory low": ("gmm", {"memory": "low"}),
+    }
+    builders: dict[str, Builder] = {
+        label: partial(method_stepper, name=name, settings=settings) for label, (name, settings) in modes.items()
+    }
+    measured: list[dict[str, Any]] = []
+    for count in counts:
+        setting = Setting(backbone, count, (size, size), batch_size)
+        with progress_bars() as report:
+            costs = measure(builders, setting, steps=PEAK_STEPS, warmup=1, on_step=report)
+        paper = PAPER.get(count) if backbone == "resnet50" else None
+        printed = {"comet-f": paper.comet_peak_mb, "gmm": paper.gmm_peak_mb} if paper else {}
+        rows = [
+            {
+                "label": cost.label,
+                "peak_bytes": cost.peak_bytes,
+                "seconds": cost.median_seconds,
+                "ratio": cost.peak_bytes / costs[0].peak_bytes,
+                "paper_mb": printed.get(cost.label),
+            }
+            for cost in costs
+        ]
+        measured.append({"classes": count, "backbone": backbone, "size": size, "batch_size": batch_size, "steps": rows})
+        if not as_json:
+            _print_peaks(measured[-1])
+    if as_json:
+        print_json(measured)
+
+
+def _print_peaks(measured: dict[str, Any]) -> None:
+    title = (
+        f"{measured['classes']} source classes, {measured['backbone']} at {measured['size']} px, "
+        f"{measured['batch_size']} images"
+    )
+    table = make_table(title, ("", "peak MiB", "to COMET", "paper's MB", "paper's ratio", "seconds a step"), left=("",))
+    comet = measured["steps"][0]["paper_mb"]
+    for row in measured["steps"]:
+        paper = row["paper_mb"]
+        table.add_row(
+            row["label"],
+            f"{row['peak_bytes'] / 2**20:,.0f}",
+            f"{row['ratio']:.2f}",
+            "-" if paper is None else f"{paper:,.2f}",
+            "-" if paper is None else f"{paper / comet:.2f}",
+            f"{row['seconds']:.2f}",
+        )
+    output.print(table)
+    output.print("- Peak of the process above the loaded model; the paper's figures are a GPU's.", style="dim")
 
 
 def _check_picture(path: Path) -> None:
