@@ -1,6 +1,9 @@
-"""The second view of a batch: the CoTTA set of augmentations, in pixel space, drawn for each sample apart."""
+"""Other views of a batch, in pixel space, drawn for each sample apart: the CoTTA set, and the strong MoCo-v2 set."""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Sequence
 
 import kornia.augmentation as K
 import torch
@@ -32,7 +35,38 @@ class Augmentation:
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """(N, 3, H, W) in [0, 1] -> the same; draws from ``generator`` only."""
         with private_rng(generator):
-            views = images.clamp(0.0, 1.0)
-            for layer in self.layers:
-                views = layer(views)
+            views = _chain(self.layers, images)
             return (views + self.noise * torch.randn_like(views)).clamp_(0.0, 1.0)
+
+
+class StrongAugmentation:
+    """The MoCo-v2 set: resized crop of 20-100 % of the area, colour jitter (p 0.8), grey (0.2), blur (0.5), flip.
+
+    Images in [0, 1] in and out. MoCo-v2 blurs pictures of 224 pixels by 0.1 to 2 pixels; here the blur is as strong
+    relative to the picture, whatever its size.
+    """
+
+    def __init__(self, size: tuple[int, int], *, flip: bool = True) -> None:
+        widest = 2.0 * min(size) / 224
+        layers: list[nn.Module] = [
+            K.RandomResizedCrop(size, scale=(0.2, 1.0), p=1.0),
+            K.ColorJitter(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1, p=0.8),
+            K.RandomGrayscale(p=0.2),
+            K.RandomGaussianBlur(kernel_size=2 * math.ceil(2.5 * widest) + 1, sigma=(0.05 * widest, widest), p=0.5),
+        ]
+        if flip:
+            layers.append(K.RandomHorizontalFlip(p=0.5))
+        self.layers = layers
+
+    @torch.no_grad()
+    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """(N, 3, H, W) in [0, 1] -> the same; draws from ``generator`` only."""
+        with private_rng(generator):
+            return _chain(self.layers, images).clamp_(0.0, 1.0)
+
+
+def _chain(layers: Sequence[nn.Module], images: Tensor) -> Tensor:
+    views = images.clamp(0.0, 1.0)
+    for layer in layers:
+        views = layer(views)
+    return views
