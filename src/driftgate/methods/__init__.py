@@ -1,6 +1,6 @@
 """Methods by name. Importing this package registers all of them."""
 
-from driftgate.methods import adacontrast, bn_stats, comet, gmm, gmm_comet, owttt, source_only, tent
+from driftgate.methods import adacontrast, bn_stats, comet, gmm, gmm_comet, lead, owttt, source_only, tent
 from driftgate.methods.base import Method, MethodSettings, available, create, get_method, register, resolve_settings
 from driftgate.methods.persistence import load_method, save_method
 
@@ -15,6 +15,7 @@ __all__ = [
     "get_method",
     "gmm",
     "gmm_comet",
+    "lead",
     "load_method",
     "owttt",
     "register",

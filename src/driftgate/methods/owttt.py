@@ -25,6 +25,7 @@ from driftgate.methods.base import MethodSettings, register
 from driftgate.methods.gradient import GradientMethod, GradientSettings
 from driftgate.models.passes import Passes
 from driftgate.models.source_model import SourceModel
+from driftgate.models.statistics import SourceStatistics
 from driftgate.novelty.gate import predict_label
 from driftgate.novelty.otsu import otsu_threshold
 from driftgate.types import UNKNOWN, UNLABELED, Prediction, Thresholds
@@ -129,13 +130,8 @@ class OWTTT(GradientMethod):
 
     def __init__(self, model: SourceModel, settings: MethodSettings) -> None:
         super().__init__(model, settings)
-        statistics = model.statistics
-        # ``needs`` has made sure of them.
-        assert statistics is not None
-        assert statistics.feature_mean is not None and statistics.feature_covariance is not None
-        self._prototypes = F.normalize(statistics.prototypes, dim=1)
-        self._source = (statistics.feature_mean, statistics.feature_covariance)
-        self._bias = float(statistics.feature_covariance.max()) / self.settings.bias_divisor
+        assert model.statistics is not None  # ``needs`` has refused a model without
+        self.source = model.statistics
         self.memory = OWTTTMemory(model.spec.feature_dim, self.settings)
 
     def _predict(self, images: Tensor) -> Prediction:
@@ -163,7 +159,7 @@ class OWTTT(GradientMethod):
 
     def _assess(self, features: Tensor, memory: OWTTTMemory) -> Assessment:
         """Steps 1 to 4: score, threshold, pool growth and labels of features (N, D); ``memory`` learns the batch."""
-        cosines = cosine_similarity(features, self._prototypes)
+        cosines = cosine_similarity(features, self.source.prototypes)
         novelty = _novelty(cosines)
         memory.learning.push(score=novelty)
         threshold = otsu_threshold(memory.learning["score"], one_group=ONLY_KNOWN)
@@ -181,7 +177,7 @@ class OWTTT(GradientMethod):
         """Half of the cross-entropy over the C prototypes on seen, and over C + 1 on unseen samples (step 6)."""
         known, unknown = pseudo_labels >= 0, pseudo_labels == UNKNOWN
         loss = features.new_zeros(())
-        logits = cosine_similarity(features, self._prototypes) / self.settings.temperature
+        logits = cosine_similarity(features, self.source.prototypes) / self.settings.temperature
         if bool(known.any()):
             loss = loss + 0.5 * F.cross_entropy(logits[known], pseudo_labels[known])
         if bool(unknown.any()):
@@ -207,14 +203,21 @@ class OWTTT(GradientMethod):
         if weight > 0 and bool(assessment.seen.any()):
             passes = self._passes()
             features = self._forward(passes, images[assessment.seen]).features
-            alignment = weight * symmetric_kl(self._source, memory.gaussian.update(features), self._bias)
+            alignment = weight * self._alignment(*memory.gaussian.update(features))
             passes.backward(alignment)
             total = total + alignment.detach()
         self._apply_gradients(total)
 
+    def _alignment(self, mean: Tensor, covariance: Tensor) -> Tensor:
+        """KL divergence both ways between the source's Gaussian and the target's mean (D,) and covariance (D, D)."""
+        source_mean, source_covariance = self.source.feature_mean, self.source.feature_covariance
+        assert source_mean is not None and source_covariance is not None
+        bias = float(source_covariance.max()) / self.settings.bias_divisor
+        return symmetric_kl((source_mean, source_covariance), (mean, covariance), bias)
+
     def _answer(self, features: Tensor, assessment: Assessment, memory: OWTTTMemory) -> Prediction:
         """Step 8: the class of the nearest prototype, or unknown above Otsu's threshold over recent answers."""
-        cosines = cosine_similarity(features, self._prototypes)
+        cosines = cosine_similarity(features, self.source.prototypes)
         novelty = _novelty(cosines)
         memory.answering.push(score=novelty)
         threshold = otsu_threshold(memory.answering["score"], one_group=ONLY_KNOWN)
@@ -224,10 +227,14 @@ class OWTTT(GradientMethod):
         return Prediction(labels, scores, novelty, assessment.pseudo_labels, thresholds)
 
     def memory_tensors(self) -> dict[str, Tensor]:
-        return self.memory.state_dict()
+        # The source's statistics count too: a source-free method does without.
+        return with_prefix("source", self.source.tensors()) | with_prefix("stream", self.memory.state_dict())
 
     def load_memory_tensors(self, tensors: dict[str, Tensor]) -> None:
-        self.memory.load_state_dict(tensors)
+        source = SourceStatistics.from_tensors(under_prefix("source", tensors))
+        if source is not None:
+            self.source = source
+        self.memory.load_state_dict(under_prefix("stream", tensors))
 
 
 def _novelty(cosines: Tensor) -> Tensor:
