@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from driftgate.models import SourceModel
 from driftgate.pretrain import PretrainSettings, pretrain
 from driftgate.stream import run_stream
 
-METHODS = ("source-only", "bn-stats", "gmm")
+METHODS = "source-only,bn-stats,gmm"
 INPUT_SIZE = (112, 112)
 BATCH_SIZE = 64
 HELD_OUT = 0.1
@@ -33,9 +34,13 @@ Records = dict[tuple[str, str, str, int], dict[str, Any]]
 """(source, shift, method, seed) -> run record."""
 
 
+def model_file(out: Path, source: str, shift: Shift) -> Path:
+    return out / "models" / f"{source}-{shift.value}.safetensors"
+
+
 def source_model(root: Path, out: Path, source: str, shift: Shift, epochs: int | None, progress: Progress) -> Path:
     """Train the source model of a cell, unless it is there; a stopped training goes on."""
-    file = out / "models" / f"{source}-{shift.value}.safetensors"
+    file = model_file(out, source, shift)
     if not file.exists():
         data = open_dataset("pacs", root)
         split = data.split(shift)
@@ -57,40 +62,41 @@ def source_model(root: Path, out: Path, source: str, shift: Shift, epochs: int |
     return file
 
 
-def run_cell(
-    root: Path, out: Path, source: str, shift: Shift, seeds: int, epochs: int | None, limit: int, progress: Progress
-) -> None:
-    """Every method and seed on one source model; the seed decides the order of the stream and the augmentation."""
+def train(root: Path, out: Path, source: str, shift: Shift, epochs: int | None, progress: Progress) -> None:
+    """One source model, as a job of its own."""
+    source_model(root, out, source, shift, epochs, progress)
+
+
+def run(root: Path, out: Path, source: str, shift: Shift, name: str, seed: int, limit: int, progress: Progress) -> None:
+    """One method over one stream; the seed decides the order of the stream and the augmentation."""
+    record = out / "records" / f"{source}-{shift.value}-{name}-seed{seed}.json"
+    if record.exists():
+        return
     data = open_dataset("pacs", root)
     split = data.split(shift)
-    file = source_model(root, out, source, shift, epochs, progress)
-    for seed, name in product(range(seeds), METHODS):
-        record = out / "records" / f"{source}-{shift.value}-{name}-seed{seed}.json"
-        if record.exists():
-            continue
-        method = create(name, SourceModel.load(file), seed=seed)
-        stream = DomainStream(
-            [data.domain(target) for target in data.targets(source)],
-            split,
-            input_size=INPUT_SIZE,
-            batch_size=BATCH_SIZE,
-            seed=seed,
-            workers=0,
-            limit=limit or None,
-        )
-        label = f"{source} {shift.value} {name} seed {seed}"
-        total = len(stream)
-        protocol = {"data": "pacs", "source": source, "seed": seed, "batch_size": BATCH_SIZE, "limit": limit or None}
-        checkpoint = record.with_suffix(".progress.safetensors")
-        run_stream(
-            method,
-            stream,
-            split,
-            protocol=protocol,
-            checkpoint=checkpoint,
-            on_batch=lambda log, label=label, total=total: progress(label, len(log), total),  # type: ignore[misc]
-        ).save(record)
-        checkpoint.unlink(missing_ok=True)
+    method = create(name, SourceModel.load(model_file(out, source, shift)), seed=seed)
+    stream = DomainStream(
+        [data.domain(target) for target in data.targets(source)],
+        split,
+        input_size=INPUT_SIZE,
+        batch_size=BATCH_SIZE,
+        seed=seed,
+        workers=0,
+        limit=limit or None,
+    )
+    label = f"{source} {shift.value} {name} seed {seed}"
+    total = len(stream)
+    protocol = {"data": "pacs", "source": source, "seed": seed, "batch_size": BATCH_SIZE, "limit": limit or None}
+    checkpoint = record.with_suffix(".progress.safetensors")
+    run_stream(
+        method,
+        stream,
+        split,
+        protocol=protocol,
+        checkpoint=checkpoint,
+        on_batch=lambda log: progress(label, len(log), total),
+    ).save(record)
+    checkpoint.unlink(missing_ok=True)
 
 
 def read_records(out: Path) -> Records:
@@ -102,16 +108,16 @@ def read_records(out: Path) -> Records:
     return found
 
 
-def table(records: Records, out: Path) -> str:
+def table(records: Records, out: Path, methods: Sequence[str]) -> str:
     """A row a cell, percent, mean over the seeds that are there; in brackets the best fixed threshold in hindsight."""
     lines = [
-        f"| source | shift | held out | {' | '.join(METHODS)} | seeds |",
-        "|---|---|---|" + "---|" * (len(METHODS) + 1),
+        f"| source | shift | held out | {' | '.join(methods)} | seeds |",
+        "|---|---|---|" + "---|" * (len(methods) + 1),
     ]
-    means: dict[str, list[float]] = {name: [] for name in METHODS}
+    means: dict[str, list[float]] = {name: [] for name in methods}
     for source, shift in dict.fromkeys((source, shift) for source, shift, _, _ in records):
         cells, seeds = [], 0
-        for name in METHODS:
+        for name in methods:
             rows = [record for key, record in records.items() if key[:3] == (source, shift, name)]
             scores = [100 * float(row["metrics"][row["score"]]) for row in rows]
             best = [100 * float(row["metrics"]["best_threshold_score"]) for row in rows]
@@ -132,16 +138,22 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--sources", default="photo,art_painting,cartoon,sketch")
     parser.add_argument("--shifts", default="PDA,ODA,OPDA")
+    parser.add_argument("--methods", default=METHODS)
     parser.add_argument("--epochs", type=int, help="of source training; the data set's own if not given")
     parser.add_argument("--limit", type=int, default=0, help="images of each stream, 0 for all")
     parser.add_argument("--workers", type=int, default=available_cores())
     arguments = parser.parse_args()
-    jobs = [
-        (arguments.root, arguments.out, source, Shift(shift), arguments.seeds, arguments.epochs, arguments.limit)
-        for source, shift in product(arguments.sources.split(","), arguments.shifts.split(","))
+    methods = arguments.methods.split(",")
+    cells = list(product(arguments.sources.split(","), (Shift(name) for name in arguments.shifts.split(","))))
+    quiet: Progress = lambda *_: None  # noqa: E731
+    trainings = [(arguments.root, arguments.out, *cell, arguments.epochs) for cell in cells]
+    run_jobs(train, trainings, workers=arguments.workers, progress=quiet)
+    runs = [
+        (arguments.root, arguments.out, *cell, name, seed, arguments.limit)
+        for seed, cell, name in product(range(arguments.seeds), cells, methods)
     ]
-    run_jobs(run_cell, jobs, workers=arguments.workers, progress=lambda *_: None)
-    text = table(read_records(arguments.out), arguments.out)
+    run_jobs(run, runs, workers=arguments.workers, progress=quiet)
+    text = table(read_records(arguments.out), arguments.out, methods)
     print(text)
     write_text(arguments.out / "table.md", text + "\n")
 
