@@ -1,6 +1,20 @@
 """Methods by name. Importing this package registers all of them."""
 
-from driftgate.methods import adacontrast, bn_stats, comet, gmm, gmm_comet, lead, owttt, source_only, tent
+from driftgate.methods import (
+    adacontrast,
+    bn_stats,
+    comet,
+    glc,
+    glc_plus,
+    gmm,
+    gmm_comet,
+    lead,
+    owttt,
+    shot_o,
+    shot_p,
+    source_only,
+    tent,
+)
 from driftgate.methods.base import Method, MethodSettings, available, create, get_method, register, resolve_settings
 from driftgate.methods.persistence import load_method, save_method
 
@@ -13,6 +27,8 @@ __all__ = [
     "comet",
     "create",
     "get_method",
+    "glc",
+    "glc_plus",
     "gmm",
     "gmm_comet",
     "lead",
@@ -21,6 +37,8 @@ __all__ = [
     "register",
     "resolve_settings",
     "save_method",
+    "shot_o",
+    "shot_p",
     "source_only",
     "tent",
 ]

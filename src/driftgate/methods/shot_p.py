@@ -1,0 +1,36 @@
+"""SHOT-P: SHOT for targets without some source classes. Nobody is unknown, and nothing keeps predictions diverse."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+from torch import Tensor
+
+from driftgate.methods.base import MethodSettings, register
+from driftgate.methods.shot import Shot, ShotSettings
+from driftgate.types import Thresholds
+
+
+class ShotPSettings(ShotSettings):
+    """Settings of SHOT-P.
+
+    Attributes:
+        reject: whether to predict samples above ``threshold`` as unknown; SHOT-P itself never does.
+    """
+
+    diversity: bool = False
+    reject: bool = False
+
+
+@register
+class ShotP(Shot):
+    """SHOT with every sample known and without the diversity term."""
+
+    name: ClassVar[str] = "shot-p"
+    summary: ClassVar[str] = "SHOT for PDA: centroid labels and entropy minimisation, no rejection"
+    Settings: ClassVar[type[MethodSettings]] = ShotPSettings
+    settings: ShotPSettings
+
+    def _thresholds(self, novelty: Tensor) -> Thresholds:
+        return Thresholds(math.inf, math.inf, self.settings.threshold if self.settings.reject else math.inf)
