@@ -1,0 +1,163 @@
+"""How the part of a gmm step outside the network grows with classes C, reduced dimensions R and batch size N.
+
+    python benchmarks/growth.py --plot docs/growth.png
+
+Mixture, gate and losses with their gradient on given features: no network, no augmentation, no optimiser. Time is the
+median of several steps; memory is what torch allocated at once, above what it held before, told by its own profiler.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.profiler import ProfilerActivity, profile
+
+from driftgate.methods import create
+from driftgate.methods.gmm import GMM
+from driftgate.models import SourceModel
+from driftgate.models.source_model import ModelOutput
+from driftgate.rng import seeded
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt
+
+Array = NDArray[np.float64]
+
+FEATURES = 256
+BASE = {"C": 65, "R": 64, "N": 64}
+AXES: dict[str, tuple[int, ...]] = {
+    "C": (9, 25, 65, 130, 200, 345),
+    "R": (16, 32, 48, 64, 96, 128),
+    "N": (1, 4, 16, 64, 128, 256),
+}
+NAMES = {"C": "source classes C", "R": "reduced dimensions R", "N": "batch size N"}
+
+
+def make(num_classes: int, dim: int) -> GMM:
+    """The method around a network of no cost."""
+    backbone = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, FEATURES))
+    names = [f"class {index}" for index in range(num_classes)]
+    model = SourceModel(backbone, class_names=names, input_size=(8, 8), feature_dim=FEATURES)
+    method = create("gmm", model, reduced_dim=dim)
+    assert isinstance(method, GMM)
+    return method
+
+
+def step(method: GMM, features: torch.Tensor, logits: torch.Tensor) -> None:
+    """All of a step but the network's passes, the augmentation and the optimiser."""
+    output = ModelOutput(features.requires_grad_(), logits.requires_grad_())
+    reduced = method.reducer(output.features)
+    mixture, gate = method.mixture.clone(), method.gate.clone()
+    prediction = method._assess(output, reduced, mixture, gate)
+    loss = method._loss(output.logits, reduced, reduced.detach(), prediction.pseudo_labels, mixture.means)
+    torch.autograd.backward(loss)
+    method.mixture, method.gate = mixture, gate
+
+
+def cost(point: dict[str, int], repeats: int) -> dict[str, Any]:
+    """Median seconds and largest allocation of a step at one point."""
+    method, generator = make(point["C"], point["R"]), seeded(0)
+    seconds = []
+    for _ in range(repeats + 2):
+        features = torch.randn(point["N"], FEATURES, generator=generator)
+        logits = 3 * torch.randn(point["N"], point["C"], generator=generator)
+        started = time.perf_counter()
+        step(method, features, logits)
+        seconds.append(time.perf_counter() - started)
+    return {
+        **point,
+        "seconds": statistics.median(seconds[2:]),
+        "state_bytes": method.mixture.num_bytes,
+        "peak_bytes": _largest_allocation(method, features.detach(), logits.detach()),
+    }
+
+
+def _largest_allocation(method: GMM, features: torch.Tensor, logits: torch.Tensor) -> int:
+    """Running sum of torch's allocations and releases during one step; the largest value it reaches."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        step(method, features, logits)
+    total = largest = 0
+    assert profiler.profiler is not None
+    for event in profiler.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            total += event.nbytes()
+            largest = max(largest, total)
+    return largest
+
+
+def design(points: list[dict[str, Any]]) -> Array:
+    """Columns of the model: constant, N C R^2 (moments, solves), C R^3 (factorisation), N^2 R (contrastive loss)."""
+    rows = [[1.0, p["N"] * p["C"] * p["R"] ** 2, p["C"] * p["R"] ** 3, 4 * p["N"] ** 2 * p["R"]] for p in points]
+    return np.array(rows)
+
+
+def fitted(points: list[dict[str, Any]]) -> Array:
+    """Non-negative coefficients of the model, fitted to relative errors."""
+    from scipy.optimize import nnls
+
+    measured = np.array([point["seconds"] for point in points])
+    coefficients: Array = nnls(design(points) / measured[:, None], np.ones(len(points)))[0]
+    return coefficients
+
+
+def draw(points: list[dict[str, Any]], path: Path) -> None:
+    """Three panels of time above three of memory, measured beside the formula."""
+    coefficients = fitted(points)
+    figure, axes = plt.subplots(2, 3, figsize=(11, 6), layout="constrained")
+    for column, (axis, values) in enumerate(AXES.items()):
+        chosen = [point for point in points if all(point[o] == BASE[o] for o in BASE if o != axis)]
+        chosen.sort(key=lambda point: int(point[axis]))
+        xs = [point[axis] for point in chosen]
+        fixed = ", ".join(f"{other} = {BASE[other]}" for other in BASE if other != axis)
+        top, bottom = axes[0, column], axes[1, column]
+        milliseconds = [1e3 * point["seconds"] for point in chosen]
+        peaks, states = ([point[name] / 2**20 for point in chosen] for name in ("peak_bytes", "state_bytes"))
+        top.plot(xs, milliseconds, "o", color="#0b6e99", label="measured")
+        top.plot(xs, 1e3 * design(chosen) @ coefficients, color="#d1495b", label="a + b NCR² + c CR³ + d N²R")
+        bottom.plot(xs, peaks, "o", color="#0b6e99", label="peak of the step")
+        bottom.plot(xs, states, color="#6a994e", label="state, 4C(R + R(R+1)/2 + 1)")
+        top.set(xscale="log", yscale="log", title=fixed, ylabel="ms" if column == 0 else "")
+        bottom.set(xscale="log", yscale="log", xlabel=NAMES[axis], ylabel="MiB" if column == 0 else "")
+        for panel in (top, bottom):
+            panel.set_xticks(values, [str(value) for value in values])
+            panel.minorticks_off()
+            panel.grid(alpha=0.3)
+    axes[0, 0].legend(frameon=False, fontsize=8)
+    axes[1, 0].legend(frameon=False, fontsize=8)
+    figure.suptitle("A gmm step outside the network: time and memory")
+    figure.savefig(path, dpi=150)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--plot", type=Path)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    wanted = {tuple({**BASE, axis: value}.items()) for axis, values in AXES.items() for value in values}
+    points = [cost(dict(point), arguments.repeats) for point in sorted(wanted)]
+    if arguments.json:
+        print(json.dumps(points))
+    else:
+        print("| C | R | N | ms | peak MiB | state MiB |\n|---|---|---|---|---|---|")
+        for p in points:
+            sizes = f"{p['peak_bytes'] / 2**20:.2f} | {p['state_bytes'] / 2**20:.3f}"
+            print(f"| {p['C']} | {p['R']} | {p['N']} | {1e3 * p['seconds']:.2f} | {sizes} |")
+        terms = zip(("1", "N C R^2", "C R^3", "N^2 R"), fitted(points), strict=True)
+        print("seconds = " + " + ".join(f"{value:.2e} * {term}" for term, value in terms))
+    if arguments.plot:
+        draw(points, arguments.plot)
+
+
+if __name__ == "__main__":
+    main()
