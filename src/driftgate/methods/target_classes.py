@@ -34,6 +34,9 @@ ROUNDING = 1e-5
 """Unit vectors nearer to each other than this are the same sample up to the network's rounding."""
 
 
+FEWEST_CLUSTERS = 2
+
+
 class TargetClasses(NamedTuple):
     """The guess: C_t = C x ``ratio``, found with this ``silhouette``. Two scalars, all that survives a batch."""
 
@@ -41,12 +44,12 @@ class TargetClasses(NamedTuple):
     silhouette: float = -2.0  # below every silhouette: nothing was estimated yet, and the target has C classes
 
     def number(self, num_classes: int) -> int:
-        """floor(C ratio), at least one."""
-        return max(int(num_classes * self.ratio), 1)
+        """K* = floor(C ratio), and at least the two clusters that any estimate starts from."""
+        return max(int(num_classes * self.ratio), FEWEST_CLUSTERS)
 
     def share(self, num_samples: int, num_classes: int) -> int:
-        """M = floor(N / (C ratio)): how many of N samples a class may expect; from 1 to N, whatever the batch."""
-        return min(max(int(num_samples / (num_classes * self.ratio)), 1), num_samples)
+        """M = floor(N / (C ratio)): how many of N samples a class may expect; at least one, at most half of them."""
+        return max(int(num_samples / max(num_classes * self.ratio, FEWEST_CLUSTERS)), 1)
 
     def to_tensor(self) -> Tensor:
         """(2,) float64, to be saved."""
@@ -84,7 +87,7 @@ def estimate_target_classes(features: Tensor, num_classes: int, ratios: Sequence
     best: TargetClasses | None = None
     scores: dict[int, float | None] = {}
     for ratio in ratios:
-        clusters = min(max(int(num_classes * ratio), 2), different - 1)
+        clusters = min(TargetClasses(ratio).number(num_classes), different - 1)
         if clusters not in scores:
             scores[clusters] = cluster_silhouette(plane, clusters)
         score = scores[clusters]
