@@ -22,17 +22,19 @@ def keep_statistics(model: nn.Module) -> None:
 def batch_statistics(model: nn.Module, batch_size: int, *, enabled: bool = True) -> Iterator[None]:
     """Let batch norm normalise by the batch and update its running statistics; all other layers stay in eval mode.
 
-    One sample has no spread of its own, so a batch of one keeps the running statistics.
+    One sample has no spread of its own, so a batch of one keeps the running statistics. The modes of before come back,
+    so that one may stand inside another.
     """
     follow = enabled and batch_size > 1
     layers = [layer for layer in model.modules() if isinstance(layer, BatchNorm)] if follow else []
+    before = [layer.training for layer in layers]
     for layer in layers:
         layer.train()
     try:
         yield
     finally:
-        for layer in layers:
-            layer.eval()
+        for layer, training in zip(layers, before, strict=True):
+            layer.train(training)
 
 
 @contextmanager

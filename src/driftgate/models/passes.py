@@ -52,11 +52,17 @@ class Passes:
         with batch_statistics(self.model, self.batch_size, enabled=self.follow), frozen_statistics(self.model):
             torch.autograd.backward(loss)
             for images, leaves in self.deferred:
-                pairs = [(leaf.grad, index) for index, leaf in enumerate(leaves) if leaf.grad is not None]
-                if not pairs:
+                if all(leaf.grad is None for leaf in leaves):
                     continue
                 again = self._run_with_graph(images)
-                torch.autograd.backward([again[index] for _, index in pairs], [gradient for gradient, _ in pairs])
+                # An output without a graph stands on frozen layers alone: nothing of it can learn.
+                pairs = [
+                    (output, leaf.grad)
+                    for output, leaf in zip(again, leaves, strict=True)
+                    if leaf.grad is not None and output.requires_grad
+                ]
+                if pairs:
+                    torch.autograd.backward([output for output, _ in pairs], [gradient for _, gradient in pairs])
         self.deferred.clear()
 
     def _run(self, images: Tensor) -> ModelOutput:
@@ -77,7 +83,7 @@ def checkpointed(network: nn.Module) -> Iterator[None]:
     blocks = repeated_blocks(network)
     for block in blocks:
         # On the instance, in front of the class's own method; deleted again below.
-        block.forward = _forgetful(block.forward)
+        block.forward = _forgetful(block, block.forward)
     try:
         yield
     finally:
@@ -85,8 +91,11 @@ def checkpointed(network: nn.Module) -> Iterator[None]:
             del block.forward
 
 
-def _forgetful(forward: Callable[..., Any]) -> Callable[..., Any]:
+def _forgetful(block: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
     def run(*inputs: Any, **named: Any) -> Any:
+        graph_before = any(isinstance(value, Tensor) and value.requires_grad for value in (*inputs, *named.values()))
+        if not graph_before and not any(parameter.requires_grad for parameter in block.parameters()):
+            return forward(*inputs, **named)  # no gradient comes by here, so not even the input has to be kept
         # Random layers are in eval mode, so that no random state has to be kept for the second time.
         return checkpoint(forward, *inputs, use_reentrant=False, preserve_rng_state=False, **named)
 
