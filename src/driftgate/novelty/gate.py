@@ -18,6 +18,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 from torch import Tensor
 
+from driftgate.checkpoint import under_prefix, with_prefix
+from driftgate.memory.queue import RingQueue
 from driftgate.types import UNKNOWN, UNLABELED, DriftgateError, Thresholds
 
 QuantileRule = Literal["interpolated", "released"]
@@ -170,8 +172,7 @@ class MixtureGate(Gate):
                 f"got {window} and {refit_every}."
             )
         self.refit_every, self.log_scale = refit_every, log_scale
-        self.scores = torch.zeros(window)
-        self.seen = torch.zeros((), dtype=torch.int64)
+        self.recent = RingQueue(window, score=None)
         self.batches = torch.zeros((), dtype=torch.int64)
         self.thresholds = torch.zeros(3, dtype=torch.float64)
 
@@ -179,20 +180,16 @@ class MixtureGate(Gate):
     """Scores needed for a fit; with fewer the batch quantiles serve."""
 
     def update(self, novelty: Tensor) -> Thresholds:
-        window = len(self.scores)
-        fresh = self._to_axis(novelty.detach().double())[-window:]
-        places = (int(self.seen) + torch.arange(len(fresh))) % window
-        scores = self.scores.clone()
-        scores[places] = fresh.float()
-        self.scores = scores
-        self.seen = self.seen + len(fresh)
+        recent = self.recent.clone()
+        recent.push(score=self._to_axis(novelty.detach().double()))
+        self.recent = recent
         self.batches = self.batches + 1
         if self.batches <= self.refit_every or self.batches % self.refit_every == 0:
             self.thresholds = self._fit()
         return Thresholds(*self.thresholds.tolist())
 
     def _fit(self) -> Tensor:
-        recent = self.scores[: int(self.seen)].double()
+        recent = self.recent["score"].double()
         # Scores at the floor are known beyond doubt; left in, they would be a component of their own.
         certain = recent <= math.log(SMALLEST_SCORE) + 1e-3 if self.log_scale else torch.zeros_like(recent).bool()
         doubtful = recent[~certain]
@@ -211,7 +208,14 @@ class MixtureGate(Gate):
         return values.exp() if self.log_scale else values
 
     def state_dict(self) -> dict[str, Tensor]:
-        return {"scores": self.scores, "seen": self.seen, "batches": self.batches, "thresholds": self.thresholds}
+        kept = {"batches": self.batches, "thresholds": self.thresholds}
+        return kept | with_prefix("recent", self.recent.state_dict())
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self.batches, self.thresholds = state["batches"].clone(), state["thresholds"].clone()
+        recent = self.recent.clone()
+        recent.load_state_dict(under_prefix("recent", state))
+        self.recent = recent
 
 
 SMALLEST_SCORE = 1e-30
