@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from driftgate.losses.supcon import supcon_loss
+from driftgate.losses import supcon_loss
 from driftgate.types import UNKNOWN, UNLABELED
 
 LABELS = {

@@ -30,7 +30,7 @@ def disturb(model: SourceModel, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter += 0.1 * torch.randn(parameter.shape, generator=generator)
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
 
 
 def test_a_copy_answers_as_the_model_did_whatever_the_model_becomes() -> None:

@@ -43,7 +43,7 @@ def test_labels_and_predictions_by_hand(name: str) -> None:
     method = make(name, **OPEN)
     with torch.no_grad():
         for parameter in method.model.parameters():
-            parameter += 0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
+            parameter.add_(0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
     images = images_of(40, 0)
     with torch.no_grad():
         student, teacher = method.model(images).logits, small_model()(images).logits

@@ -27,7 +27,7 @@ def disturb(method: GMMCOMET, seed: int = 1) -> None:
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in method.model.parameters():
-            parameter += 0.05 * torch.randn(parameter.shape, generator=generator)
+            parameter.add_(0.05 * torch.randn(parameter.shape, generator=generator))
 
 
 def plain_mixture(reduced: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:

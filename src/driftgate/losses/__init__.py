@@ -4,6 +4,7 @@ from driftgate.losses.contrastive import MeanTerm, contrastive_loss
 from driftgate.losses.entropy import mean_entropy, negative_marginal_entropy
 from driftgate.losses.info_nce import class_aware_info_nce
 from driftgate.losses.kl import KLForm, Reduction, kl_from_uniform, kl_loss
+from driftgate.losses.supcon import supcon_loss
 
 __all__ = [
     "KLForm",
@@ -15,4 +16,5 @@ __all__ = [
     "kl_loss",
     "mean_entropy",
     "negative_marginal_entropy",
+    "supcon_loss",
 ]

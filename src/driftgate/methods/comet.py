@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from driftgate.checkpoint import under_prefix, with_prefix
 from driftgate.data.augment import Augmentation
-from driftgate.losses.kl import kl_loss
-from driftgate.losses.supcon import supcon_loss
+from driftgate.losses import kl_loss, supcon_loss
 from driftgate.memory import MeanTeacher, RunningPrototypes
 from driftgate.methods.base import MethodSettings, register
 from driftgate.methods.gradient import GradientMethod, GradientSettings

@@ -15,8 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from driftgate.checkpoint import under_prefix, with_prefix
-from driftgate.losses.contrastive import MeanTerm
-from driftgate.losses.kl import KLForm
+from driftgate.losses import KLForm, MeanTerm
 from driftgate.memory import MeanTeacher, ModelCopy, StreamingGMM
 from driftgate.methods.base import MethodSettings, register
 from driftgate.methods.gmm import GMM, GMMSettings
