@@ -71,3 +71,11 @@ def test_bias_grows_until_rounding_is_mended() -> None:
     value = symmetric_kl(gaussian(6, 0), (mean, broken), 1e-6)
     # 1e-6, 1e-5 and 1e-4 do not suffice.
     assert torch.allclose(value, by_distributions(gaussian(6, 0), (mean, broken), 1e-3), rtol=1e-6)
+
+
+@pytest.mark.parametrize("bad", [float("inf"), float("nan")])
+def test_what_no_bias_mends_ends_and_is_not_finite(bad: float) -> None:
+    """The step's guard leaves out what is not finite; an endless search or an error would end the stream."""
+    mean, covariance = gaussian(4, 0)
+    covariance[1, 1] = bad
+    assert not symmetric_kl(gaussian(4, 1), (mean, covariance), 0.1).isfinite()
