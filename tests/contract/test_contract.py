@@ -10,6 +10,7 @@ from support import images_of, small_model, state_of
 
 import driftgate
 from driftgate import UNKNOWN, UNLABELED, DriftgateError, Method, Prediction
+from driftgate.models.statistics import SourceStatistics
 
 METHODS = sorted(driftgate.available())
 
@@ -92,6 +93,18 @@ def test_stopped_and_resumed_equals_uninterrupted(name: str, tmp_path: object) -
     for seed in range(3, 7):
         assert_same(whole.step(images_of(16, seed)), resumed.step(images_of(16, seed)))
     assert_same_state(whole, resumed)
+
+
+def test_a_backbone_known_by_name_needs_no_model_to_load(name: str, tmp_path: object) -> None:
+    model = driftgate.SourceModel.build("cnn", ["a", "b", "c"], input_size=(16, 16))
+    size = model.spec.feature_dim
+    model.statistics = SourceStatistics(torch.randn(3, size), torch.zeros(size), torch.eye(size))
+    method = driftgate.create(name, model)
+    images = torch.rand(6, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    method.step(images)
+    path = f"{tmp_path}/method.safetensors"
+    method.save(path)
+    assert_same(driftgate.load(path).step(images), method.step(images))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 33])

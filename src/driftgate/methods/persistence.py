@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from driftgate.checkpoint import read_checkpoint, under_prefix, with_prefix, write_checkpoint
 from driftgate.methods.base import Method, create
-from driftgate.models.source_model import ModelSpec, SourceModel
+from driftgate.models.source_model import STATISTICS, ModelSpec, SourceModel
+from driftgate.models.statistics import SourceStatistics
 from driftgate.types import DriftgateError
 
 KIND = "method"
@@ -63,6 +64,8 @@ def load_method(path: str | Path, *, model: SourceModel | None = None) -> Method
     model = model or SourceModel.from_spec(spec)
     if model.spec != spec:
         raise DriftgateError(f"Expected a model for {path} with {spec.differences(model.spec)}.")
+    # Before the method is made: some refuse a model without.
+    model.statistics = model.statistics or SourceStatistics.from_tensors(under_prefix(f"model.{STATISTICS}", tensors))
     method = create(info["method"], model, **info["settings"])
     try:
         restore_method(method, tensors)
