@@ -1,0 +1,165 @@
+"""A result table as CSV, Markdown and LaTeX."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Sequence
+
+from driftgate.bench.tables import Cell, Column, ResultTable, Row, column_group
+
+CSV_COLUMNS = (
+    "table",
+    "row",
+    "shift",
+    "source",
+    "target",
+    "n",
+    "mean",
+    "std",
+    "low_95",
+    "high_95",
+    "rank",
+    "missing_cells",
+    "published",
+    "difference",
+)
+EMPTY, MINUS = "\N{EN DASH}", "\N{MINUS SIGN}"
+PAPER_WORDS = f"↳ paper (ours {MINUS} paper)"
+PAPER_LINE = r"{\footnotesize\quad paper (ours $-$ paper)}"
+LATEX_SPECIAL = {
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "→": r"$\to$",
+    EMPTY: "--",
+}
+
+
+def number(value: float | None, decimals: int = 1) -> str:
+    """A number as it is printed."""
+    return EMPTY if value is None else f"{value:.{decimals}f}"
+
+
+def signed(value: float, decimals: int = 1) -> str:
+    """With its sign, a real minus."""
+    text = f"{value:+.{decimals}f}"
+    return text.replace("-", MINUS) if float(text) != 0 else f"±{abs(value):.{decimals}f}"
+
+
+def cell_text(cell: Cell) -> str:
+    """``52.3 ± 1.1``; in brackets where the mean lacks cells."""
+    if cell.summary is None:
+        return EMPTY
+    spread = "" if cell.summary.std is None else f" ± {cell.summary.std:.1f}"
+    text = f"{cell.summary.mean:.1f}{spread}"
+    return f"({text})" if cell.missing else text
+
+
+def published_text(cell: Cell) -> str:
+    """``60.3 (−8.0)``: the paper's number, and ours minus it."""
+    if cell.published is None:
+        return ""
+    return number(cell.published) + ("" if cell.difference is None else f" ({signed(cell.difference)})")
+
+
+def to_csv(tables: Sequence[ResultTable]) -> str:
+    """One line a cell, so that no program has to take ``52.3 ± 1.1`` apart; full precision."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(CSV_COLUMNS)
+    for table in tables:
+        for row in table.rows:
+            for column, cell in zip(table.columns, row.cells, strict=True):
+                if cell.summary is not None or cell.published is not None:
+                    writer.writerow(_csv_line(table, row, column, cell))
+    return text.getvalue()
+
+
+def _csv_line(table: ResultTable, row: Row, column: Column, cell: Cell) -> list[object]:
+    summary = cell.summary
+    ours = [None] * 5 if summary is None else [summary.n, summary.mean, summary.std, summary.low, summary.high]
+    place = [table.name, row.key, column.shift or "all", column.source or "mean", column.target or "mean"]
+    return [*place, *ours, cell.rank, cell.missing, cell.published, cell.difference]
+
+
+def to_markdown(table: ResultTable) -> str:
+    """A Markdown table; the best bold, the second best in italics, the paper's numbers in a line of their own."""
+    heads = [_flat_head(column, table) for column in table.columns]
+    lines = [
+        f"**{table.title}**",
+        "",
+        f"| {' | '.join([table.head, *heads])} |",
+        f"|{'|'.join(['---'] + ['---:'] * len(heads))}|",
+    ]
+    for row in table.rows:
+        lines.append(f"| {' | '.join([row.name, *(_marked(cell, '**{}**', '*{}*') for cell in row.cells)])} |")
+        if any(cell.published is not None for cell in row.cells):
+            lines.append(f"| {' | '.join([PAPER_WORDS, *map(published_text, row.cells)])} |")
+    return "\n".join(lines) + "\n"
+
+
+def _flat_head(column: Column, table: ResultTable) -> str:
+    """A header for formats with a single line of them."""
+    if column.shift is None:
+        return "Mean"
+    alone = sum(other.shift == column.shift for other in table.columns) == 1
+    return column_group(column.shift) if alone else f"{column.shift} {column.label}"
+
+
+def to_latex(table: ResultTable) -> str:
+    """A booktabs table; the best bold, the second best underlined, the paper's numbers in a line of their own."""
+    groups = table.groups
+    upper = " & ".join(["", *(rf"\multicolumn{{{width}}}{{c}}{{{escape(name)}}}" for name, width in groups)])
+    rules, start = [], 2
+    for _, width in groups:
+        rules.append(rf"\cmidrule(lr){{{start}-{start + width - 1}}}")
+        start += width
+    lines = [
+        r"% needs \usepackage{booktabs}",
+        r"\begin{table}",
+        rf"  \caption{{{escape(table.title)}. Mean $\pm$ standard deviation over the seeds, in \%; "
+        r"best bold, second best underlined.}",
+        rf"  \label{{tab:{table.name}}}",
+        rf"  \begin{{tabular}}{{l{'c' * len(table.columns)}}}",
+        r"    \toprule",
+        f"    {upper} \\\\",
+        f"    {' '.join(rules)}",
+        f"    {' & '.join([escape(table.head), *(escape(column.label) for column in table.columns)])} \\\\",
+    ]
+    block = None
+    for row in table.rows:
+        if row.block != block:
+            lines.append(r"    \midrule")
+        block = row.block
+        cells = [_marked(cell, r"\textbf{{{}}}", r"\underline{{{}}}", _latex_cell) for cell in row.cells]
+        lines.append(f"    {' & '.join([escape(row.name), *cells])} \\\\")
+        if any(cell.published is not None for cell in row.cells):
+            theirs = [rf"{{\footnotesize {_latex_number(published_text(cell))}}}" for cell in row.cells]
+            lines.append(f"    {' & '.join([PAPER_LINE, *theirs])} \\\\")
+    return "\n".join([*lines, r"    \bottomrule", r"  \end{tabular}", r"\end{table}", ""])
+
+
+def _marked(cell: Cell, best: str, second: str, text: Callable[[Cell], str] = cell_text) -> str:
+    pattern = {1: best, 2: second}.get(cell.rank or 0, "{}")
+    return pattern.format(text(cell))
+
+
+def _latex_cell(cell: Cell) -> str:
+    return _latex_number(cell_text(cell))
+
+
+def _latex_number(text: str) -> str:
+    return text.replace("±", r"$\pm$").replace(MINUS, "$-$").replace(EMPTY, "--")
+
+
+def escape(text: str) -> str:
+    """Plain text for LaTeX."""
+    return "".join(LATEX_SPECIAL.get(letter, letter) for letter in text)
