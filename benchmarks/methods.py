@@ -26,15 +26,13 @@ from typing import Any
 
 import torch
 
-from driftgate.bench.step_cost import Setting, loaded_model
+from driftgate.bench.step_cost import Setting, loaded_model, make_sure
 from driftgate.data.augment import Augmentation, StrongAugmentation
 from driftgate.methods import Method, available, create
 from driftgate.models import SourceModel
-from driftgate.models.normalization import batch_statistics
 from driftgate.rng import seeded
 
 WARMUP = 1
-SPREAD = 4.0
 SIZES = {"cnn": 28, "lite0": 112, "resnet50": 224}
 PARTS = ("forward", "backward", "augmentation", "optimizer")
 WATCHED: tuple[tuple[object, str, str], ...] = (
@@ -114,23 +112,9 @@ class StepTime:
 
 
 def sure_model(setting: Setting) -> SourceModel:
-    """A random network whose statistics fit random images and whose predictions are partly sure, partly not."""
+    """A random network, as sure as a trained one."""
     model = loaded_model(setting)
-    images = torch.rand(setting.batch_size, 3, *setting.input_size, generator=seeded(2))
-    norms = [layer for layer in model.modules() if isinstance(layer, torch.nn.modules.batchnorm._BatchNorm)]
-    momenta = [layer.momentum for layer in norms]
-    for layer in norms:
-        layer.momentum = 1.0
-    with torch.no_grad(), batch_statistics(model, len(images)):
-        model(images)
-    for layer, momentum in zip(norms, momenta, strict=True):
-        layer.momentum = momentum
-    with torch.no_grad():
-        logits = model(images).logits
-        weight = model.classifier.weight
-        assert isinstance(weight, torch.Tensor)
-        # Logits of this spread give entropies between sure and undecided. Assigning goes through the weight norm.
-        model.classifier.weight = weight * (SPREAD / logits.std())
+    make_sure(model, setting.batch_size)
     return model
 
 

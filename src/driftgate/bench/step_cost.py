@@ -22,7 +22,7 @@ from torch import Tensor
 
 from driftgate.methods import create
 from driftgate.models import UNTRAINED, SourceModel
-from driftgate.models.normalization import batch_statistics
+from driftgate.models.normalization import BatchNorm, batch_statistics
 from driftgate.models.statistics import SourceStatistics
 from driftgate.resources import peak_memory, reset_peak_memory, resident_memory
 from driftgate.rng import seeded
@@ -31,6 +31,8 @@ from driftgate.types import DriftgateError
 Stepper = Callable[[Tensor], Any]
 Builder = Callable[[SourceModel], Stepper]
 """Makes of a loaded model what is called with each batch; must be picklable."""
+
+LOGIT_SPREAD = 4.0
 
 QUIET_THREADS = {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0"}
 """Threads that wait actively after their work would disturb the process whose turn comes next."""
@@ -115,6 +117,7 @@ def _workers(configurations: dict[str, Builder], setting: Setting) -> Iterator[d
             mine, theirs = context.Pipe()
             process = context.Process(target=_serve, args=(build, setting, theirs), daemon=True)
             process.start()
+            theirs.close()  # or its end would not be heard
             processes.append(process)
             connections[label] = mine
             _receive(label, mine)  # one loads after another
@@ -150,6 +153,7 @@ def _serve(build: Builder, setting: Setting, connection: Connection) -> None:
     """The worker: load, then a step whenever asked."""
     model = loaded_model(setting)
     loaded = resident_memory() or 0
+    make_sure(model, setting.batch_size)
     step = build(model)
     generator = seeded(0)
     connection.send(())
@@ -172,3 +176,25 @@ def loaded_model(setting: Setting) -> SourceModel:
         torch.randn(setting.num_classes, size, generator=generator), torch.zeros(size), torch.eye(size)
     )
     return model
+
+
+def make_sure(model: SourceModel, batch_size: int) -> None:
+    """Let a random network be partly sure and partly not of random images, with batch norm statistics that fit them.
+
+    Where a network doubts everything, some methods find nothing to learn from, and their steps would look cheap.
+    """
+    images = torch.rand(batch_size, 3, *model.spec.input_size, generator=seeded(2))
+    norms = [layer for layer in model.modules() if isinstance(layer, BatchNorm)]
+    momenta = [layer.momentum for layer in norms]
+    for layer in norms:
+        layer.momentum = 1.0
+    with torch.no_grad(), batch_statistics(model, batch_size):
+        model(images)
+    for layer, momentum in zip(norms, momenta, strict=True):
+        layer.momentum = momentum
+    with torch.no_grad():
+        spread = model(images).logits.std()
+        weight = model.classifier.weight
+        assert isinstance(weight, Tensor)
+        # Logits of this spread give entropies between sure and undecided. Assigning goes through the weight norm.
+        model.classifier.weight = weight * (LOGIT_SPREAD / spread)
