@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from driftgate.losses.soft_targets import class_or_uniform, soft_cross_entropy
+from driftgate.memory.blocks import one_thread
 from driftgate.memory.neighbors import mean_over, nearest_others
 from driftgate.methods.base import MethodSettings
 from driftgate.methods.gradient import GradientMethod, GradientSettings
@@ -58,15 +59,21 @@ class BatchwiseMethod(GradientMethod, Generic[Lesson]):
         """Keep what survives the batch; the last thing a step does."""
 
     def _predict(self, images: Tensor) -> Prediction:
-        return self._study(self._forward(self._passes(follow=False), images))[0]
+        return self._predict_and_study(images)[0]
 
     def _step(self, images: Tensor) -> Prediction:
         with torch.no_grad():
-            prediction, lesson = self._study(self._forward(self._passes(follow=False), images))
+            prediction, lesson = self._predict_and_study(images)
         passes = self._passes()
         self._learn(passes, self._loss(self._forward(passes, images), lesson))
         self._remember(lesson)
         return prediction
+
+    def _predict_and_study(self, images: Tensor) -> tuple[Prediction, Lesson]:
+        output = self._forward(self._passes(follow=False), images)
+        # Many small operations: on a busy machine a second thread is waited for longer than it helps.
+        with one_thread():
+            return self._study(output)
 
 
 class SoftTargetSettings(BatchwiseSettings):

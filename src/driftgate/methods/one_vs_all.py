@@ -20,13 +20,12 @@ def negative_similarity(features: Tensor, negatives: Tensor, num_clusters: int) 
     size = int(negatives.sum(dim=1).min()) if len(negatives) else 0
     if size == 0:
         return features.new_full(negatives.shape, -torch.inf)
+    clusters = min(num_clusters, size)
+    groups = max(LARGEST_BLOCK // (clusters * len(features)), 1)
     points = features.double()
     gram = points @ points.T
-    clusters = min(num_clusters, size)
-    groups = max(LARGEST_BLOCK // (clusters * len(points)), 1)
-    return torch.cat([_nearest_center(gram, part, clusters) for part in torch.split(negatives, groups)]).to(
-        features.dtype
-    )
+    parts = [_nearest_center(gram, part, clusters) for part in torch.split(negatives, groups)]
+    return torch.cat(parts).to(features.dtype)
 
 
 def _nearest_center(gram: Tensor, members: Tensor, clusters: int) -> Tensor:

@@ -16,6 +16,7 @@ from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.manifold import TSNE
 from sklearn.metrics import silhouette_score
+from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 EstimateWhen = Literal["first", "best", "latest"]
@@ -68,7 +69,9 @@ def follow_target_classes(
     """The guess that holds for a batch of unit features (N, D); ``previous`` where the batch allows none."""
     if when == "first" and previous.silhouette > TargetClasses().silhouette:
         return previous
-    found = estimate_target_classes(features, num_classes, ratios)
+    # A batch has too little work for two threads, which on a busy machine wait for each other many times as long.
+    with threadpool_limits(limits=1):
+        found = estimate_target_classes(features, num_classes, ratios)
     if found is None or (when == "best" and found.silhouette <= previous.silhouette):
         return previous
     return found
