@@ -15,7 +15,9 @@ def percent_axis(axes: Axes, values: Sequence[float]) -> None:
     """Limits at round numbers around what matters: differences of a few points must be seen."""
     low, high = min(values, default=0.0), max(values, default=100.0)
     room = max(0.12 * (high - low), 2.0)
-    axes.set_ylim(max(0.0, 5.0 * math.floor((low - room) / 5.0)), min(102.0, 5.0 * math.ceil((high + room) / 5.0)))
+    # A point at 0 is drawn whole, above the axis.
+    floor = max(0.0 if low >= 3.0 else -3.0, 5.0 * math.floor((low - room) / 5.0))
+    axes.set_ylim(floor, min(102.0, 5.0 * math.ceil((high + room) / 5.0)))
 
 
 def round_ticks(last: float) -> list[float]:
@@ -38,7 +40,9 @@ def cost_axis(
     if not logarithmic:
         room = max(0.18 * (high - low), 0.02 * high)
         base = unit_size(high) if unit(1024.0) == "1 KiB" else 1.0
-        axes.set_xticks([base * tick for tick in MaxNLocator(4).tick_values(low / base, high / base)])
+        ticks = [base * float(tick) for tick in MaxNLocator(4).tick_values(low / base, high / base)]
+        ticks = [tick for tick in ticks if low - room <= tick <= high + room]
+        axes.set_xticks(ticks[:: 2 if len(ticks) > 4 else 1])
         axes.set_xlim(max(0.0, low - room), high + room)
         axes.xaxis.set_major_formatter(lambda value, _: unit(value))
         return
@@ -48,7 +52,7 @@ def cost_axis(
     step, factors = (1024.0, (1, 4, 16, 64, 256)) if unit(1024.0) == "1 KiB" else (10.0, (1, 2, 5))
     powers = range(math.floor(math.log(low, step)) - 1, math.ceil(math.log(high, step)) + 1)
     ticks = [factor * step**power for power in powers for factor in factors]
-    ticks = [tick for tick in ticks if 0.6 * low <= tick <= high * room]
+    ticks = [tick for tick in ticks if 0.8 * low <= tick <= high * room]
     while len(ticks) > 5:
         ticks = ticks[::2]
     places = ([zero] if zero else []) + ticks

@@ -244,14 +244,14 @@ def study_chart(
                 markersize=6,
                 linewidth=2.0,
                 linestyle="-" if numeric else "none",
-                label=f"{shift}, {metric_of(shift)}",
+                label=shift,
             )
         axes.set_xlim(-0.5, len(labels) - 0.5)
         long = max(map(len, labels)) * len(labels) > 48
         axes.set_xticks(range(len(labels)), labels, rotation=28 if long else 0, ha="right" if long else "center")
         percent_axis(axes, [score.mean for scores in variants.values() for score in scores.values()])
         axes.grid(axis="x", visible=False)
-        axes.set_ylabel("score (%)")
+        axes.set_ylabel("score (%)" if len(shifts) > 1 else f"{metric_of(shifts[0])} (%)")
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=3, frameon=False, fontsize=9, borderaxespad=0.2)
 
     words = "; ".join(
