@@ -37,6 +37,14 @@ def pretrain(
     ] = None,
     epochs: Annotated[int | None, typer.Option("--epochs", min=1, help="The data set's own if not given.")] = None,
     lr: Annotated[float | None, typer.Option("--lr", help="Learning rate; the data set's own if not given.")] = None,
+    backbone_norm: Annotated[
+        str | None,
+        typer.Option(
+            "--backbone-norm",
+            help="Batch norm of the backbone: batch, or running to keep the pretrained statistics (small data sets); "
+            "the data set's own if not given.",
+        ),
+    ] = None,
     batch_size: Annotated[int, typer.Option("--batch-size", min=2)] = 64,
     held_out: Annotated[
         float, typer.Option("--held-out", help="Share of each class kept out of training to measure accuracy on.")
@@ -77,7 +85,13 @@ def pretrain(
     dataset, classes = open_split(data, root, shift, split, class_order)
     domains = [dataset.domain(name, seed=seed) for name in split_names(source)]
     settings = PretrainSettings.for_dataset(
-        data, epochs=epochs, lr=lr, batch_size=batch_size, held_out=held_out, seed=seed
+        data,
+        epochs=epochs,
+        lr=lr,
+        backbone_norm=backbone_norm,
+        batch_size=batch_size,
+        held_out=held_out,
+        seed=seed,
     )
     size = None if input_size is None else (input_size, input_size)
     names = source_class_names(dataset, classes)
