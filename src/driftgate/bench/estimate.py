@@ -1,0 +1,160 @@
+"""How long a plan would take: from runs of the same kind in the folder, else from two real steps of a method."""
+
+from __future__ import annotations
+
+import json
+import logging
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from driftgate.bench.folder import SweepFolder
+from driftgate.bench.jobs import single_thread
+from driftgate.bench.plan import Job, ModelJob, Plan, RunJob, open_cached
+from driftgate.bench.work import few_per_class, target_stream
+from driftgate.data.shifts import ClassSplit
+from driftgate.methods import create
+from driftgate.models import SourceModel
+from driftgate.models.backbones import UNTRAINED
+from driftgate.models.statistics import SourceStatistics
+from driftgate.pretrain import PretrainSettings
+from driftgate.pretrain import estimate as estimate_training
+from driftgate.rng import seeded
+from driftgate.types import DriftgateError
+
+Progress = Callable[[str, int, int], None]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """A job, whether it is finished, and the seconds it will take; None if that cannot be told."""
+
+    job: Job
+    done: bool
+    seconds: float | None
+
+
+def estimate_plan(plan: Plan, folder: SweepFolder, progress: Progress | None = None) -> list[Expected]:
+    """Every job of the plan with the time it will take on one core; nothing is written."""
+    speeds, trainings = _known_speeds(folder), _known_trainings(folder)
+    open_jobs = [job for job in plan.jobs if not folder.result_file(job).exists()]
+    found: dict[str, float | None] = {}
+    for number, job in enumerate(open_jobs, 1):
+        with single_thread():
+            if isinstance(job, ModelJob):
+                found[job.id] = _training_seconds(job, trainings)
+            else:
+                found[job.id] = _run_seconds(job, speeds)
+        if progress is not None:
+            progress("estimating", number, len(open_jobs))
+    return [Expected(job, job.id not in found, found.get(job.id, 0.0)) for job in plan.jobs]
+
+
+def total_seconds(expected: list[Expected], workers: int) -> float | None:
+    """Seconds until the last job is done; None if nothing is known of some."""
+    seconds = [item.seconds for item in expected if not item.done]
+    if any(value is None for value in seconds):
+        return None
+    return sum(value for value in seconds if value is not None) / max(1, min(workers, len(seconds)))
+
+
+Speeds = dict[tuple[str, str, int], float | None]
+"""(method, backbone, batch size) -> seconds a batch."""
+
+Trainings = dict[str, float | None]
+"""Backbone -> seconds for one image in one epoch."""
+
+
+def _known_speeds(folder: SweepFolder) -> Speeds:
+    seen: dict[tuple[str, str, int], list[float]] = {}
+    for record in folder.all_records():
+        protocol = record["protocol"]
+        key = (record["method"], record["model"]["backbone"], protocol["batch_size"])
+        seen.setdefault(key, []).append(record["wall_seconds"] / protocol["batches"])
+    return {key: statistics.fmean(values) for key, values in seen.items()}
+
+
+def _known_trainings(folder: SweepFolder) -> Trainings:
+    seen: dict[str, list[float]] = {}
+    for file in folder.models.glob("*.json"):
+        if not file.name.startswith("."):
+            facts = json.loads(file.read_text(encoding="utf-8"))
+            images = facts["samples"] * facts["training"]["epochs"]
+            seen.setdefault(facts["backbone"], []).append(facts["seconds"] / images)
+    return {key: statistics.fmean(values) for key, values in seen.items()}
+
+
+def _run_seconds(job: RunJob, speeds: Speeds) -> float | None:
+    key = (job.method, job.model.backbone, job.batch_size)
+    if key not in speeds:
+        speeds[key] = _told(partial(_time_step, job), job.label)
+    speed = speeds[key]
+    return None if speed is None else speed * _num_batches(job)
+
+
+def _training_seconds(job: ModelJob, trainings: Trainings) -> float | None:
+    images = _num_images(job) * PretrainSettings(**job.training).epochs
+    if job.backbone not in trainings:
+        trainings[job.backbone] = _told(lambda: _time_training(job) / images, job.label)
+    speed = trainings[job.backbone]
+    return None if speed is None else speed * images
+
+
+def _told(measure: Callable[[], float], label: str) -> float | None:
+    """What was measured; an estimate that fails says so and stops nothing."""
+    try:
+        return measure()
+    except DriftgateError as error:
+        logger.warning("no estimate for %s: %s", label, error)
+        return None
+
+
+def _time_step(job: RunJob) -> float:
+    """Seconds of the second of two batches, loading included, on a network that knows nothing."""
+    model = _untrained(job.model)
+    random, size = seeded(0), model.spec.feature_dim
+    model.statistics = SourceStatistics(
+        torch.randn(model.num_classes, size, generator=random), torch.zeros(size), torch.eye(size)
+    )
+    method = create(job.method, model, **job.settings)
+    stream = target_stream(job, model.spec.input_size)
+    seconds = []
+    started = time.perf_counter()
+    for batch, _ in zip(stream.batches(), range(2), strict=False):
+        method.step(batch.images)
+        seconds.append(time.perf_counter() - started)
+        started = time.perf_counter()
+    return seconds[-1]
+
+
+def _time_training(job: ModelJob) -> float:
+    data = open_cached(job.data, job.root)
+    domain = few_per_class(data.domain(job.source, seed=job.seed), job.per_class)
+    split = ClassSplit.parse(job.split)
+    return estimate_training(_untrained(job), domain, split, PretrainSettings(**job.training), workers=0)
+
+
+def _untrained(job: ModelJob) -> SourceModel:
+    """The network without its weights, which decide nothing about time."""
+    names = open_cached(job.data, job.root).class_names[: ClassSplit.parse(job.split).num_source]
+    return SourceModel.build(job.backbone, names, input_size=job.input_size, weights=UNTRAINED)
+
+
+def _num_batches(job: RunJob) -> int:
+    data, split = open_cached(job.model.data, job.model.root), job.class_split
+    wanted = torch.tensor(split.target_classes)
+    images = sum(int(torch.isin(data.domain(name).classes, wanted).sum()) for name in job.targets)
+    batches = images // job.batch_size if job.drop_last else -(-images // job.batch_size)
+    return batches if job.limit is None else min(batches, job.limit)
+
+
+def _num_images(job: ModelJob) -> int:
+    data = open_cached(job.data, job.root)
+    domain = few_per_class(data.domain(job.source, seed=0), job.per_class)
+    return int((domain.classes < ClassSplit.parse(job.split).num_source).sum())

@@ -1,0 +1,61 @@
+"""The paper's suites from end to end, on generated trees with the classes and domains of the real data sets."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from driftgate.bench.folder import SweepFolder
+from driftgate.cli import app
+from driftgate.data.layouts import RECIPES
+
+
+def write_tree(root: Path, data: str, per_class: int) -> Path:
+    """All domains and classes of a data set; the few pictures of a domain and class are links to one file."""
+    recipe = RECIPES[data]
+    random = np.random.default_rng(0)
+    for domain in recipe.domains:
+        for label in range(recipe.num_classes):
+            folder = root / domain / f"class_{label:03d}"
+            folder.mkdir(parents=True)
+            pixels = random.integers(0, 256, (4, 4, 3), dtype=np.uint8)
+            first = folder / "0.png"
+            Image.fromarray(pixels).resize((16, 16), Image.Resampling.NEAREST).save(first)
+            for index in range(1, per_class):
+                os.link(first, folder / f"{index}.png")
+    return root
+
+
+@pytest.mark.parametrize(
+    ("suite", "pair", "target", "per_class", "batch_size"),
+    [
+        ("visda", "train", "validation", 24, 64),
+        ("domainnet", "clipart->sketch", "sketch", 2, 64),
+        ("office-home", "real_world", "art+clipart+product", 2, 32),
+    ],
+)
+def test_suite_on_a_generated_tree(
+    suite: str, pair: str, target: str, per_class: int, batch_size: int, tmp_path: Path
+) -> None:
+    root, out = write_tree(tmp_path / "data", suite, per_class), tmp_path / "out"
+    command = ["bench", suite, "--root", str(root), "--out", str(out), "--backbone", "cnn", "--limit", "2"]
+    command += ["--quick-training", "--methods", "source-only,gmm", "--seeds", "1", "--pairs", pair]
+    done = CliRunner().invoke(app, [*command, "--backend", "serial", "--json"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["done"] == 6
+    records = SweepFolder(out).all_records()
+    splits = {shift.value: split for shift, split in RECIPES[suite].splits.items()}
+    assert {(record["shift"], record["method"]) for record in records} == {
+        (shift, method) for shift in splits for method in ("source-only", "gmm")
+    }
+    for record in records:
+        assert record["protocol"]["split"] == splits[record["shift"]] and record["target"] == target
+        assert record["protocol"]["batches"] == 2 and record["protocol"]["samples"] == 2 * batch_size
+        shared, private, _ = map(int, splits[record["shift"]].split("/"))
+        assert len(record["model"]["class_names"]) == shared + private

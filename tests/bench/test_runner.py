@@ -1,0 +1,450 @@
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from driftgate.bench import runner
+from driftgate.bench.ablations import get_study
+from driftgate.bench.estimate import estimate_plan, total_seconds
+from driftgate.bench.folder import SweepFolder, process_is_alive
+from driftgate.bench.plan import Job, Plan, RunJob, make_plan
+from driftgate.bench.runner import run_sweep, score_of, summarise
+from driftgate.bench.suite import Suite, parse_suite
+from driftgate.bench.watch import Watcher
+from driftgate.bench.work import Sweep, work
+from driftgate.cli import app
+from driftgate.data.shifts import ClassSplit
+from driftgate.types import DriftgateError
+
+SOURCE = Path(__file__).parents[2] / "src"
+QUICK = ["--limit", "2", "--quick-training"]
+OF_THE_MACHINE = ("seconds", "wall_seconds", "peak_memory_bytes")
+STARTS_PROCESSES = pytest.mark.timeout(900)
+"""Each process imports torch, which takes a while on a busy machine."""
+
+KEYS = {"id", "suite", "source", "target", "shift", "seed", "study", "variant", "method", "settings", "model"}
+
+
+def tiny(**changes: Any) -> Suite:
+    """Digits that need no optional package, two short streams."""
+    document = {
+        "name": "tiny",
+        "title": "Tiny",
+        "data": "digits",
+        "backbone": "cnn",
+        "pairs": ["rendered -> uci"],
+        "shifts": ["PDA", "OPDA"],
+        "methods": ["source-only", "bn-stats", "gmm"],
+        "batch_size": 16,
+        "seeds": 1,
+        "training": {"held_out": 0.1},
+        **changes,
+    }
+    return parse_suite(document, "tiny")
+
+
+def tiny_plan(**changes: Any) -> Plan:
+    return make_plan(tiny(**changes), limit=2, quick_training=True)
+
+
+def tiny_file(folder: Path, **changes: Any) -> Path:
+    file = folder / "tiny.yaml"
+    file.write_text(json.dumps(tiny(**changes).model_dump(mode="json")))  # YAML holds JSON
+    return file
+
+
+def results(out: Path) -> dict[str, dict[str, Any]]:
+    """What the records say, without time and memory."""
+    found = {}
+    for record in SweepFolder(out).all_records():
+        found[record["id"]] = {key: value for key, value in record.items() if key not in OF_THE_MACHINE}
+    return found
+
+
+def moments(out: Path) -> dict[str, int]:
+    return {file.name: file.stat().st_mtime_ns for file in (out / "records").glob("*.json")}
+
+
+def start(*arguments: str | Path) -> subprocess.Popen[str]:
+    """The command in a process of its own, as a user starts it."""
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "driftgate", *map(str, arguments)]
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+
+
+def wait_for(condition: Any, seconds: float = 300.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def serial(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny sweep, done in this process."""
+    out = tmp_path_factory.mktemp("serial")
+    result = run_sweep(tiny_plan(), out, backend="serial")
+    assert not result.failures
+    return out
+
+
+def test_the_folder_is_as_the_report_expects_it(serial: Path) -> None:
+    plan = tiny_plan()
+    records = results(serial)
+    assert set(records) == {job.id for job in plan.runs} and len(records) == 6
+    for job in plan.runs:
+        record = json.loads((serial / "records" / f"{job.id}.json").read_text())
+        assert set(record) >= KEYS | set(OF_THE_MACHINE) | {"state_bytes", "series", "metrics", "versions", "score"}
+        assert record["id"] == job.id and job.id.endswith(job.digest[:8])
+        assert (record["suite"], record["source"], record["target"]) == ("tiny", "rendered", "uci")
+        assert (record["shift"], record["seed"], record["method"]) == (job.shift.value, 0, job.method)
+        assert record["study"] is None and record["variant"] is None
+        assert record["settings"] == job.settings and record["model"]["backbone"] == "cnn"
+        assert record["protocol"]["batches"] == 2 and record["protocol"]["samples"] == 32
+        assert record["wall_seconds"] > 0 and len(record["series"]["running_score"]) == 2
+    for model in plan.models:
+        facts = json.loads((serial / "models" / f"{model.id}.json").read_text())
+        assert 0 <= facts["held_out_accuracy"] <= 1 and facts["seconds"] > 0
+        assert (serial / "models" / f"{model.id}.safetensors").exists()
+        assert facts["samples"] + facts["held_out_samples"] == 40 * ClassSplit.parse(model.split).num_source
+    suite = json.loads((serial / "suite.json").read_text())
+    assert (suite["name"], suite["title"], suite["data"]) == ("tiny", "Tiny", "digits")
+    assert list((serial / "failures").iterdir()) == list((serial / "progress").iterdir()) == []
+
+
+@STARTS_PROCESSES
+def test_loky_gives_the_same_and_nothing_is_done_twice(serial: Path, tmp_path: Path) -> None:
+    result = run_sweep(tiny_plan(), tmp_path, workers=2)
+    assert not result.failures and len(result.records) == 6
+    assert results(tmp_path) == results(serial)
+    assert summarise(result.records) == summarise(SweepFolder(serial).all_records())
+    before = moments(tmp_path)
+    again = run_sweep(tiny_plan(), tmp_path, workers=2)
+    assert moments(tmp_path) == before and len(again.records) == 6 and again.seconds < result.seconds
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs the extra bench")
+@STARTS_PROCESSES
+def test_ray_gives_the_same(serial: Path, tmp_path: Path) -> None:
+    result = run_sweep(tiny_plan(), tmp_path, workers=2, backend="ray")
+    assert not result.failures
+    assert results(tmp_path) == results(serial)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is there")
+def test_ray_says_what_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(DriftgateError, match=r"pip install 'driftgate\[bench\]'"):
+        run_sweep(tiny_plan(), tmp_path, backend="ray")
+    with pytest.raises(DriftgateError, match="out of loky, ray, serial"):
+        run_sweep(tiny_plan(), tmp_path, backend="slurm")
+
+
+def test_ids_are_stable_and_change_with_what_decides_the_result(tmp_path: Path) -> None:
+    def ids(plan: Plan) -> set[str]:
+        return {job.id for job in plan.jobs}
+
+    base = ids(tiny_plan())
+    assert ids(tiny_plan()) == base == ids(tiny_plan(title="Other", methods=["gmm", "bn-stats", "source-only"]))
+    for changes in ({"batch_size": 32}, {"drop_last": True}, {"class_order": "paper"}):
+        plan = tiny_plan(**changes)
+        assert {job.id for job in plan.models} <= base and not {job.id for job in plan.runs} & base
+    assert not ids(tiny_plan(training={"held_out": 0.2})) & base
+    assert not ids(make_plan(tiny(), limit=2)) & base
+    changed = tiny_plan(methods=[{"name": "gmm", "settings": {"lr": 0.002}}, "bn-stats"])
+    assert len({job.id for job in changed.runs} & base) == 2  # bn-stats is the same
+
+
+def test_failures_are_reported_and_stop_nothing(tmp_path: Path) -> None:
+    methods = ["source-only", {"name": "gmm", "settings": {"lr": 1e30}}, "bn-stats"]
+    file, out = tiny_file(tmp_path, shifts=["OPDA"], methods=methods), tmp_path / "out"
+    done = CliRunner().invoke(app, ["bench", str(file), *QUICK, "--out", str(out), "--workers", "2"])
+    assert done.exit_code == 1, done.output
+    (failed,) = (out / "failures").iterdir()
+    facts = json.loads(failed.read_text())
+    assert set(facts) >= {"id", "error", "traceback"} and "DivergedError" in facts["error"]
+    assert "Traceback" in facts["traceback"] and facts["id"] == failed.stem
+    assert facts["id"] in done.stderr and "DivergedError" in done.stderr
+    assert {record["method"] for record in SweepFolder(out).all_records()} == {"source-only", "bn-stats"}
+    assert list((out / "progress").iterdir()) == []
+
+
+def test_a_failed_run_is_tried_again_and_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any, **__: Any) -> None:
+        raise MemoryError("no room")
+
+    plan = tiny_plan(shifts=["PDA"], methods=["source-only"])
+    with monkeypatch.context() as patched:
+        patched.setattr("driftgate.bench.work.run_stream", broken)
+        result = run_sweep(plan, tmp_path, backend="serial")
+    assert result.failures == {plan.runs[0].id: "MemoryError: no room"} and result.records == []
+    result = run_sweep(plan, tmp_path, backend="serial")
+    assert not result.failures and len(result.records) == 1 and list((tmp_path / "failures").iterdir()) == []
+
+
+def test_runs_of_a_model_that_cannot_be_trained_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any, **__: Any) -> None:
+        raise DriftgateError("Expected pictures.")
+
+    monkeypatch.setattr("driftgate.bench.work.pretrain", broken)
+    plan = tiny_plan(shifts=["PDA"])
+    result = run_sweep(plan, tmp_path, backend="serial")
+    assert set(result.failures) == {job.id for job in plan.jobs}
+    assert all("Expected pictures." in error for error in result.failures.values())
+
+
+@STARTS_PROCESSES
+def test_killed_and_started_again(serial: Path, tmp_path: Path) -> None:
+    """SIGKILL in the middle: what was finished stays untouched, the rest is done, the results are the same."""
+    file, out = tiny_file(tmp_path, seeds=2), tmp_path / "out"
+    command = ["bench", file, *QUICK, "--out", out, "--workers", "2"]
+    killed = start(*command)
+    records = out / "records"
+    wait_for(lambda: killed.poll() is not None or (records.is_dir() and len(moments(out)) >= 3))
+    wait_for(lambda: SweepFolder(out).reports())
+    workers = {report["pid"] for report in SweepFolder(out).reports()}
+    killed.kill()
+    assert killed.wait() == -signal.SIGKILL and killed.pid not in workers
+    # The workers notice that nobody wants their results any more, and end too.
+    wait_for(lambda: not any(map(process_is_alive, workers)), 60)
+    before = moments(out)
+    total = len(tiny_plan(seeds=2).runs)
+    assert 3 <= len(before) < total
+    again = start(*command)
+    output, told = again.communicate(timeout=400)
+    assert again.returncode == 0, output + told
+    after = moments(out)
+    assert len(after) == total and {name: after[name] for name in before} == before
+    assert list((out / "progress").glob("*")) == []
+    found = results(out)
+    assert {name: found[name] for name in results(serial)} == results(serial)
+
+
+@STARTS_PROCESSES
+def test_two_sweeps_on_one_folder(serial: Path, tmp_path: Path) -> None:
+    file, out = tiny_file(tmp_path), tmp_path / "out"
+    both = [start("bench", file, *QUICK, "--out", out, "--workers", "2") for _ in range(2)]
+    for process in both:
+        output, told = process.communicate(timeout=400)
+        assert process.returncode == 0, output + told
+        assert "6 of 6 runs are done" in told
+    assert results(out) == results(serial)
+    assert list((out / "failures").iterdir()) == list((out / "progress").iterdir()) == []
+
+
+def test_a_job_in_other_hands_is_left_alone(tmp_path: Path) -> None:
+    plan = tiny_plan(shifts=["PDA"], methods=["source-only"])
+    folder, sweep = SweepFolder(tmp_path), Sweep(tmp_path, time.time())
+    folder.prepare(plan.suite)
+    model, run = plan.models[0], plan.runs[0]
+    work(run, sweep)  # its model is not there yet
+    assert folder.state(run, sweep.since) == "open"
+    with folder.lock(model) as mine:
+        assert mine
+        work(model, sweep)
+    assert folder.state(model, sweep.since) == "open"
+    work(model, sweep)
+    work(run, sweep)
+    assert [folder.state(job, sweep.since) for job in plan.jobs] == ["done", "done"]
+
+
+def test_a_sweep_waits_for_what_others_are_doing(tmp_path: Path) -> None:
+    plan = tiny_plan(shifts=["PDA"], methods=["source-only"])
+    folder = SweepFolder(tmp_path)
+    folder.prepare(plan.suite)
+    with folder.lock(plan.models[0]):
+        waiting = threading.Thread(target=run_sweep, args=(plan, tmp_path), kwargs={"backend": "serial"})
+        waiting.start()
+        waiting.join(timeout=1.0)
+        assert waiting.is_alive() and not folder.result_file(plan.runs[0]).exists()
+    waiting.join(timeout=120)
+    assert folder.result_file(plan.runs[0]).exists()
+
+
+def test_processes_of_this_machine() -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    wait_for(lambda: not process_is_alive(gone.pid))  # ended, but nobody has waited for it yet
+    gone.wait()
+    assert not process_is_alive(gone.pid) and process_is_alive(os.getpid())
+
+
+@STARTS_PROCESSES
+def test_a_killed_worker_costs_only_its_own_run(serial: Path, tmp_path: Path) -> None:
+    folder, killed = SweepFolder(tmp_path), []
+
+    def kill_one() -> None:
+        while not killed:
+            for report in folder.reports() if folder.progress.is_dir() else []:
+                if report["pid"] != os.getpid():
+                    killed.append(report["pid"])
+                    os.kill(report["pid"], signal.SIGKILL)
+                    return
+            time.sleep(0.01)
+
+    killer = threading.Thread(target=kill_one)
+    killer.start()
+    result = run_sweep(tiny_plan(), tmp_path, workers=2)
+    killer.join()
+    assert killed and not result.failures and results(tmp_path) == results(serial)
+
+
+def kill_myself(job: Job, sweep: Sweep) -> None:
+    """A run that takes its process with it, and others that do not."""
+    if isinstance(job, RunJob) and job.method == "bn-stats":
+        SweepFolder(sweep.path).report(job, 0, 1, None, time.time())
+        os.kill(os.getpid(), signal.SIGKILL)
+    work(job, sweep)
+
+
+@STARTS_PROCESSES
+def test_a_run_that_kills_its_process_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "work", kill_myself)
+    plan = tiny_plan(shifts=["PDA"])
+    result = run_sweep(plan, tmp_path, workers=2)
+    (name,) = result.failures
+    assert "bn-stats" in name and "died twice" in result.failures[name]
+    assert {record["method"] for record in result.records} == {"source-only", "gmm"}
+
+
+def test_an_ablation_shares_models_and_runs_with_the_suite(tmp_path: Path, serial: Path) -> None:
+    import shutil
+
+    shutil.copytree(serial, tmp_path / "out")
+    out = tmp_path / "out"
+    suite = tiny(shifts=["OPDA"])
+    plan = make_plan(suite, limit=2, quick_training=True, study=get_study("gate"))
+    default = next(job for job in plan.runs if job.variant == "gate=tracking")
+    result = run_sweep(plan, out, backend="serial")
+    assert not result.failures and len(list((out / "models").glob("*.safetensors"))) == 2
+    by_variant = {record["variant"]: record for record in result.records}
+    assert set(by_variant) == {"gate=frozen", "gate=tracking", "gate=mixture"}
+    assert {record["study"] for record in result.records} == {"gate"}
+    own = next(r for r in SweepFolder(serial).all_records() if r["method"] == "gmm" and r["shift"] == "OPDA")
+    copied = by_variant["gate=tracking"]
+    assert copied["id"] == default.id != own["id"] and copied["seconds"] == own["seconds"]
+    assert set(summarise(result.records)["OPDA"]) == set(by_variant)
+    # The folder still says what all of its sweeps have had.
+    assert len(json.loads((out / "suite.json").read_text())["methods"]) == 3
+    assert json.loads((out / "suite.json").read_text())["shifts"] == ["PDA", "OPDA"]
+
+
+def test_watching(serial: Path, tmp_path: Path) -> None:
+    plan = tiny_plan()
+    seen = Watcher(plan, SweepFolder(serial), workers=2).look()
+    assert (seen.done, seen.failed, seen.total, seen.models_done) == (6, 0, 6, 2) and seen.seconds_left == 0
+    assert seen.news == [] and set(seen.scores) == {"PDA", "OPDA"}
+    folder = SweepFolder(tmp_path)
+    folder.prepare(plan.suite)
+    watcher = Watcher(plan, folder, workers=1)
+    assert watcher.look().seconds_left is None
+    folder.report(plan.runs[0], 1, 2, 0.5, time.time())
+    folder.fail(plan.runs[1], "it broke", "")
+    seen = watcher.look()
+    assert [report["score"] for report in seen.running] == [0.5] and seen.failed == 1
+    assert seen.news == [f"{plan.runs[1].label}: FAILED, it broke"] and watcher.look().news == []
+    folder.report_file(plan.runs[0].id).unlink()
+    run_sweep(tiny_plan(methods=["source-only"], shifts=["PDA"]), tmp_path, backend="serial")
+    seen = watcher.look()
+    assert seen.done == 1 and seen.models_done == 1 and len(seen.news) == 2 and seen.seconds_left is not None
+    assert "held out" in seen.news[0] and seen.seconds_left > 0
+
+
+def test_dry_run_writes_nothing_and_estimates(tmp_path: Path) -> None:
+    file, out = tiny_file(tmp_path), tmp_path / "out"
+    command = ["bench", str(file), *QUICK, "--out", str(out), "--dry-run"]
+    told = CliRunner().invoke(app, [*command, "--json"])
+    assert told.exit_code == 0, told.output
+    document = json.loads(told.stdout)
+    assert not out.exists() and len(document["jobs"]) == 8 and document["estimated_seconds"] > 0
+    assert {job["id"] for job in document["jobs"]} == {job.id for job in tiny_plan().jobs}
+    assert not any(job["done"] for job in document["jobs"]) and all(job["seconds"] > 0 for job in document["jobs"])
+
+
+def test_a_dry_run_knows_what_runs_took(serial: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("driftgate.bench.estimate._time_step", lambda _: pytest.fail("there are records"))
+    monkeypatch.setattr("driftgate.bench.estimate._time_training", lambda _: pytest.fail("there are models"))
+    plan = tiny_plan(seeds=2, source_per_seed=True)
+    expected = estimate_plan(plan, SweepFolder(serial))
+    known = {record["id"]: record["wall_seconds"] for record in SweepFolder(serial).all_records()}
+    open_runs = [item for item in expected if isinstance(item.job, RunJob) and item.job.method == "gmm"]
+    assert [item.done for item in expected].count(True) == 0 or len(known) == 6
+    assert all(item.seconds is not None and item.seconds > 0 for item in open_runs if not item.done)
+    total = total_seconds(expected, 2)
+    assert total is not None and total == pytest.approx(sum(i.seconds or 0.0 for i in expected if not i.done) / 2)
+    assert total_seconds(estimate_plan(tiny_plan(), SweepFolder(serial)), 2) == 0
+
+
+def test_the_commands(tmp_path: Path, serial: Path) -> None:
+    file = tiny_file(tmp_path)
+    command = ["bench", str(file), *QUICK, "--out", str(serial), "--backend", "serial"]
+    shown = CliRunner().invoke(app, command)
+    assert shown.exit_code == 0 and all(word in shown.stdout for word in ("source-only", "gmm", "PDA", "OPDA"))
+    document = json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)
+    assert (document["runs"], document["done"], document["failed"]) == (6, 6, {})
+    assert document["scores"]["suite"] == summarise(SweepFolder(serial).all_records())
+    study = ["ablate", "gate,decay", "--suite", str(file), "--shifts", "PDA", *QUICK, "--dry-run", "--json"]
+    told = json.loads(CliRunner().invoke(app, [*study, "--out", str(serial)]).stdout)
+    assert sum(job["what"] == "run" for job in told["jobs"]) == 9
+    assert "office-home" in CliRunner().invoke(app, ["bench"]).stdout
+    assert "reduced_dim" in CliRunner().invoke(app, ["ablate"]).stdout
+    assert len(json.loads(CliRunner().invoke(app, ["bench", "--json"]).stdout)) == 6
+    assert len(json.loads(CliRunner().invoke(app, ["ablate", "--json"]).stdout)) == 13
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["bench", "nothing"], "Expected a suite out of digits"),
+        (["bench", "visda"], "resnet50"),
+        (["bench", "visda", "--backbone", "cnn"], "give --root"),
+        (["bench", "digits", "--methods", "nonsense"], "nonsense"),
+        (["bench", "digits", "--methods", "gmm", "--pairs", "rendered->moon"], "moon"),
+        (["bench", "digits", "--methods", "gmm", "--pairs", "mnist->mnist"], "other than the source"),
+        (["bench", "digits", "--methods", "gmm", "--shifts", "XDA"], "XDA"),
+        (["bench", "digits", "--methods", "gmm", "--seeds", "none"], "number of seeds"),
+        (["bench", "digits", "--backend", "cloud"], "Expected a backend"),
+        (["ablate", "nothing"], "Expected a study out of losses"),
+    ],
+)
+def test_mistakes_are_one_line(arguments: list[str], message: str, tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "out")])
+    assert result.exit_code == 2, result.output
+    assert message in result.stderr and len(result.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_of_another_suite_is_refused(serial: Path) -> None:
+    with pytest.raises(DriftgateError, match="holds suite tiny; name another --out"):
+        run_sweep(make_plan(tiny(name="other"), limit=2, quick_training=True), serial, backend="serial")
+
+
+def test_half_written_files_are_no_records(serial: Path) -> None:
+    left = serial / "records" / ".x.json.abc.json"
+    left.write_text('{"id": ')
+    os.utime(left, (0, 0))
+    folder = SweepFolder(serial)
+    assert len(folder.all_records()) == 6
+    folder.prepare(tiny())
+    assert not left.exists()
+
+
+def test_scores_of_records() -> None:
+    record = {"method": "gmm", "variant": None, "shift": "PDA", "score": "accuracy", "metrics": {"accuracy": None}}
+    assert score_of(record) is None
+    other = {**record, "metrics": {"accuracy": 0.25}}
+    third = {**record, "metrics": {"accuracy": 0.75}}
+    assert summarise([record])["PDA"]["gmm"] == {"mean": None, "std": None, "runs": 0}
+    cell = summarise([record, other, third])["PDA"]["gmm"]
+    assert cell["mean"] == 0.5 and cell["runs"] == 2 and cell["std"] == pytest.approx(0.35355339)
