@@ -219,17 +219,6 @@ def test_one_step_by_hand(name: str) -> None:
 
 
 @BOTH
-@pytest.mark.parametrize("memory", ["balanced", "low"])
-def test_memory_modes_give_the_same_weights(name: str, memory: str) -> None:
-    fast, saving = make(name, lr=0.01), make(name, lr=0.01, memory=memory)
-    for seed in range(5):
-        fast.step(images_of(16, seed))
-        saving.step(images_of(16, seed))
-    for one, two in zip(fast.model.parameters(), saving.model.parameters(), strict=True):
-        assert torch.allclose(one, two, atol=1e-6)
-
-
-@BOTH
 def test_the_estimate_is_two_numbers_and_kept_from_the_first_batch(name: str) -> None:
     method = make(name)
     assert method.target_classes == TargetClasses()

@@ -118,16 +118,6 @@ def test_saved_as_two_numbers() -> None:
     assert TargetClasses.from_tensor(estimate.to_tensor()) == estimate
 
 
-def test_torch_s_threads_stay() -> None:
-    threads = torch.get_num_threads()
-    try:
-        torch.set_num_threads(2)
-        follow_target_classes(NOTHING, clustered(20, 4), 4, RATIOS, "first")
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(threads)
-
-
 def test_numpy_s_and_torch_s_random_state_stay() -> None:
     before, numbers = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
     estimate_target_classes(clustered(20, 4), 4, RATIOS)
