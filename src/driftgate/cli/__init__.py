@@ -3,7 +3,7 @@
 torch takes seconds to import, so commands import what they need when they run: ``driftgate --help`` must be instant.
 """
 
-from driftgate.cli import adapt, data, demo, inspect, train
+from driftgate.cli import adapt, bench, data, demo, inspect, report, train
 from driftgate.cli.app import app, main
 
-__all__ = ["adapt", "app", "data", "demo", "inspect", "main", "train"]
+__all__ = ["adapt", "app", "bench", "data", "demo", "inspect", "main", "report", "train"]

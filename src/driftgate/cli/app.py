@@ -13,7 +13,18 @@ from typer.core import TyperGroup
 from driftgate.cli.console import errors, fail, note
 
 USER_ERROR, INTERRUPTED = 2, 130
-COMMAND_ORDER = ("demo", "pretrain", "import-checkpoint", "adapt", "methods", "memory", "data")
+COMMAND_ORDER = (
+    "demo",
+    "pretrain",
+    "import-checkpoint",
+    "adapt",
+    "bench",
+    "ablate",
+    "report",
+    "methods",
+    "memory",
+    "data",
+)
 
 
 class DriftgateGroup(TyperGroup):
