@@ -10,6 +10,7 @@ from support import images_of, small_model, state_of
 
 import driftgate
 from driftgate import UNKNOWN, UNLABELED, DriftgateError, Method, Prediction
+from driftgate.methods.gradient import GradientMethod
 from driftgate.models.statistics import SourceStatistics
 
 METHODS = sorted(driftgate.available())
@@ -200,3 +201,31 @@ def test_one_and_two_classes(name: str) -> None:
         method = driftgate.create(name, small_model(num_classes=num_classes))
         for seed in range(3):
             assert_sound(method.step(images_of(6, seed)), 6, num_classes)
+
+
+def test_memory_modes_learn_the_same(name: str) -> None:
+    """View by view and with activations computed again: the same weights, statistics and memory to rounding."""
+    if not issubclass(driftgate.available()[name], GradientMethod):
+        with pytest.raises(DriftgateError, match="no setting 'memory'"):
+            make(name, memory="low")
+        return
+    expected, *others = (
+        driftgate.create(name, sure_model(), lr=0.01, memory=memory) for memory in ("fast", "balanced", "low")
+    )
+    for seed in range(5):
+        for method in (expected, *others):
+            method.step(images_of(16, seed))
+    fast = state_of(expected)
+    learned = {key: value for key, value in sure_model().named_parameters() if value.requires_grad}
+    assert any(not torch.allclose(fast[f"model.{key}"], value, atol=1e-5) for key, value in learned.items())
+    for method in others:
+        for key, value in state_of(method).items():
+            assert torch.allclose(value.double(), fast[key].double(), rtol=1e-4, atol=1e-6), key
+
+
+def sure_model() -> driftgate.SourceModel:
+    """Partly sure and partly not: a network that doubts everything teaches some methods nothing."""
+    model = small_model()
+    with torch.no_grad():
+        model.classifier.weight = model.classifier.weight * (4.0 / model(images_of(16, 0)).logits.std())
+    return model

@@ -14,17 +14,6 @@ NAMES = [name for name, method in driftgate.available().items() if issubclass(me
 pytestmark = pytest.mark.parametrize("name", NAMES)
 
 
-@pytest.mark.parametrize("memory", ["balanced", "low"])
-def test_memory_modes_give_the_same_weights(name: str, memory: str) -> None:
-    fast = driftgate.create(name, small_model(), lr=0.01)
-    saving = driftgate.create(name, small_model(), lr=0.01, memory=memory)
-    for seed in range(5):
-        fast.step(images_of(16, seed))
-        saving.step(images_of(16, seed))
-    for one, two in zip(fast.model.parameters(), saving.model.parameters(), strict=True):
-        assert torch.allclose(one, two, atol=1e-6)
-
-
 def test_prediction_is_that_of_the_running_statistics_which_then_follow_the_batch(name: str) -> None:
     method, images = driftgate.create(name, small_model()), images_of(16, 0)
     layer = method.model.backbone[1]

@@ -167,20 +167,6 @@ def test_one_kind_of_label_only(labelled: int, monkeypatch: pytest.MonkeyPatch) 
         assert all(torch.allclose(value, expected[name], atol=1e-6) for name, value in method.model.named_parameters())
 
 
-@pytest.mark.parametrize("preset", [None, "released"])
-def test_memory_modes_learn_the_same(preset: str | None) -> None:
-    weights = {}
-    for memory in ("fast", "balanced", "low"):
-        method = make(preset=preset, memory=memory, lr=0.01)
-        for seed in range(5):
-            method.step(images_of(16, seed))
-        weights[memory] = torch.cat([parameter.detach().flatten() for parameter in method.model.parameters()])
-    start = torch.cat([parameter.detach().flatten() for parameter in small_model().parameters()])
-    assert not torch.allclose(weights["fast"], start, atol=1e-4)
-    assert torch.allclose(weights["fast"], weights["balanced"], atol=1e-6)
-    assert torch.allclose(weights["fast"], weights["low"], atol=1e-6)
-
-
 @pytest.mark.parametrize("batch_norm", ["running", "batch"])
 def test_without_a_contrastive_loss_a_second_view_serves_batch_norm_alone(batch_norm: str) -> None:
     method = make(preset="released", batch_norm=batch_norm)

@@ -203,16 +203,6 @@ def test_a_mixture_that_cannot_be_fitted(monkeypatch: pytest.MonkeyPatch) -> Non
     assert upper_mean(torch.tensor([0.2, 0.6])) == pytest.approx(0.4)
 
 
-@pytest.mark.parametrize("memory", ["balanced", "low"])
-def test_memory_modes_agree(memory: str) -> None:
-    fast, other = make(lr=0.01), make(lr=0.01, memory=memory)
-    for seed in range(5):
-        one, two = fast.step(images_of(16, seed)), other.step(images_of(16, seed))
-        assert torch.equal(one.labels, two.labels)
-    for name, tensor in fast.model.state_dict().items():
-        assert torch.allclose(tensor.float(), other.model.state_dict()[name].float(), atol=1e-6), name
-
-
 def run(name: str, angle: float, unknown: float, **settings: object) -> tuple[list[Prediction], list[Tensor]]:
     method = driftgate.create(name, source_model(), threshold=0.55, **settings)
     stream = target_batches(40, angle=angle, unknown=unknown)

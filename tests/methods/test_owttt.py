@@ -252,16 +252,6 @@ def test_singular_source_statistics() -> None:
     assert all(tensor.isfinite().all() for tensor in state_of(method).values() if tensor.is_floating_point())
 
 
-@pytest.mark.parametrize("memory", ["balanced", "low"])
-def test_memory_modes_agree(memory: str) -> None:
-    fast, other = make(lr=0.01), make(lr=0.01, memory=memory)
-    for seed in range(5):
-        one, two = fast.step(images_of(16, seed)), other.step(images_of(16, seed))
-        assert torch.equal(one.labels, two.labels)
-    for name, tensor in fast.model.state_dict().items():
-        assert torch.allclose(tensor.float(), other.model.state_dict()[name].float(), atol=1e-6), name
-
-
 def test_state_is_the_formula_s() -> None:
     method = make()
     dim = method.model.spec.feature_dim
