@@ -21,7 +21,7 @@ setup: $(STAMP)
 
 $(STAMP):
 	$(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/python -m pip install -q -c $(LOCK) -e ".[demo,lite,dev]"
+	$(BIN)/python -m pip install -q -c $(LOCK) -e ".[demo,lite,bench,dev]"
 	touch $@
 
 demo: setup

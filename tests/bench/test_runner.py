@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -76,13 +77,26 @@ def moments(out: Path) -> dict[str, int]:
     return {file.name: file.stat().st_mtime_ns for file in (out / "records").glob("*.json")}
 
 
-def start(*arguments: str | Path) -> subprocess.Popen[str]:
-    """The command in a process of its own, as a user starts it."""
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts the command in a process of its own, as a user does; what still runs at the end of the test is killed."""
     environment = {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "driftgate", *map(str, arguments)]
-    return subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
+    started: list[subprocess.Popen[str]] = []
+
+    def run(*arguments: str | Path) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "driftgate", *map(str, arguments)]
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True)
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        process.kill()
+        process.wait()
 
 
 def wait_for(condition: Any, seconds: float = 300.0) -> None:
@@ -206,7 +220,7 @@ def test_runs_of_a_model_that_cannot_be_trained_say_so(tmp_path: Path, monkeypat
 
 
 @STARTS_PROCESSES
-def test_killed_and_started_again(serial: Path, tmp_path: Path) -> None:
+def test_killed_and_started_again(serial: Path, tmp_path: Path, start: Start) -> None:
     """SIGKILL in the middle: what was finished stays untouched, the rest is done, the results are the same."""
     file, out = tiny_file(tmp_path, seeds=2), tmp_path / "out"
     command = ["bench", file, *QUICK, "--out", out, "--workers", "2"]
@@ -233,7 +247,7 @@ def test_killed_and_started_again(serial: Path, tmp_path: Path) -> None:
 
 
 @STARTS_PROCESSES
-def test_two_sweeps_on_one_folder(serial: Path, tmp_path: Path) -> None:
+def test_two_sweeps_on_one_folder(serial: Path, tmp_path: Path, start: Start) -> None:
     file, out = tiny_file(tmp_path), tmp_path / "out"
     both = [start("bench", file, *QUICK, "--out", out, "--workers", "2") for _ in range(2)]
     for process in both:
