@@ -30,7 +30,7 @@ from driftgate.types import DriftgateError
 
 SOURCE = Path(__file__).parents[2] / "src"
 QUICK = ["--limit", "2", "--quick-training"]
-OF_THE_MACHINE = ("seconds", "wall_seconds", "peak_memory_bytes")
+OF_THE_MACHINE = ("seconds", "wall_seconds", "peak_memory_bytes", "versions")
 STARTS_PROCESSES = pytest.mark.timeout(900)
 """Each process imports torch, which takes a while on a busy machine."""
 
@@ -66,7 +66,7 @@ def tiny_file(folder: Path, **changes: Any) -> Path:
 
 
 def results(out: Path) -> dict[str, dict[str, Any]]:
-    """What the records say, without time and memory."""
+    """What the records say, without what belongs to the machine: time, memory, versions."""
     found = {}
     for record in SweepFolder(out).all_records():
         found[record["id"]] = {key: value for key, value in record.items() if key not in OF_THE_MACHINE}
