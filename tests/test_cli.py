@@ -316,7 +316,7 @@ def test_adapt_refuses_mistakes_and_writes_nothing(
     assert f"{tree} is a folder" in refused(*_adapt(tree, tree), "--out", out)
     assert "key=value" in refused(*command, "--set", "lr")
     assert "preset" in refused(*command, "--preset", "mine")
-    assert "'tent'" in refused(*command, "--method", "tent")
+    assert "'tint'" in refused(*command, "--method", "tint")
     assert "'sorted'" in refused(*command, "--order", "sorted")
     assert "'float16'" in refused(*command, "--precision", "float16")
     assert "no such file" in refused(*_adapt(tree, tmp_path / "missing.safetensors"), "--out", out)
