@@ -48,6 +48,8 @@ types: setup
 
 bench: setup
 	$(BIN)/python benchmarks/gmm_step.py
+	$(BIN)/python benchmarks/step.py
+	$(BIN)/python benchmarks/methods.py
 
 clean:
 	rm -rf .venv* runs
