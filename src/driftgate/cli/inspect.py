@@ -35,14 +35,16 @@ def methods(
         columns,
         left=("method", "needs", "presets", "what it does"),
     )
-    table.columns[-1].no_wrap, table.columns[-1].min_width = False, 24
+    for name, width in (("needs", 15), ("presets", 12), ("what it does", 40)):
+        column = table.columns[columns.index(name)]
+        column.no_wrap, column.max_width = False, width
     for row in rows:
         table.add_row(
             row["name"],
             "yes" if row["source_free"] else "no",
             "yes" if row["universal"] else "no",
             ", ".join(row["needs"]) or "-",
-            "?" if row["state_bytes"] is None else kibibytes(row["state_bytes"]),
+            kibibytes(row["state_bytes"]),
             ", ".join(row["presets"]) or "-",
             row["summary"],
         )
@@ -50,24 +52,24 @@ def methods(
 
 
 def _method_rows(classes: int, backbone: str) -> list[dict[str, Any]]:
+    import torch
+
     from driftgate.methods import available, create
-    from driftgate.models import SourceModel
-    from driftgate.types import DriftgateError
+    from driftgate.models import SourceModel, SourceStatistics
 
     model = SourceModel.build(backbone, [f"class {index}" for index in range(classes)], weights="none")
+    # Of the right size, for the methods that keep statistics of the source.
+    size = model.spec.feature_dim
+    model.statistics = SourceStatistics(torch.zeros(classes, size), torch.zeros(size), torch.eye(size))
     rows = []
     for name, method in available().items():
-        try:
-            state = create(name, model).num_bytes
-        except DriftgateError:  # it needs statistics of a trained source model
-            state = None
         rows.append(
             {
                 "name": name,
                 "source_free": method.source_free,
                 "universal": method.universal,
                 "needs": sorted(method.needs),
-                "state_bytes": state,
+                "state_bytes": create(name, model).num_bytes,
                 "presets": list(method.presets),
                 "summary": method.summary,
             }
