@@ -130,7 +130,8 @@ def draw(points: list[dict[str, Any]], path: Path) -> None:
         bottom.set(xscale="log", yscale="log", xlabel=NAMES[axis], ylabel="MiB" if column == 0 else "")
         for panel in (top, bottom):
             panel.set_xticks(values, [str(value) for value in values])
-            panel.tick_params(axis="x", which="minor", bottom=False)
+            panel.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
+            panel.yaxis.set_major_formatter("{x:g}")
             panel.grid(alpha=0.3)
     axes[0, 0].legend(frameon=False, fontsize=8)
     axes[1, 0].legend(frameon=False, fontsize=8)
