@@ -24,7 +24,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -32,6 +31,7 @@ from numpy.typing import NDArray
 from scipy.stats import multivariate_normal
 
 from driftgate.memory import StreamingGMM
+from driftgate.resources import peak_memory, reset_peak_memory, resident_memory
 
 Array = NDArray[np.float64]
 
@@ -41,8 +41,6 @@ SPEED_TARGETS = {9: 40.0, 345: 60.0}
 MEMORY_TARGET = 25.0
 SETTLE_SECONDS = 0.2
 """Threads of numpy's and torch's libraries wait actively for a while after their last work; let them fall asleep."""
-STATUS = Path("/proc/self/status")
-CLEAR_REFS = Path("/proc/self/clear_refs")
 
 
 class PlainReference:
@@ -128,11 +126,6 @@ def milliseconds(num_classes: int, rounds: int, repeats: int) -> dict[str, float
     return {name: 1e3 * statistics.median(values) for name, values in seconds.items()}
 
 
-def resident_kib(field: str) -> int:
-    line = next(line for line in STATUS.read_text().splitlines() if line.startswith(field))
-    return int(line.split()[1])
-
-
 def measure_memory(name: str, num_classes: int) -> float:
     """Extra peak memory of one step in MiB, in this process; the median of three steps after two to warm up."""
     step = STEPS[name](num_classes, batches(num_classes, 8))
@@ -140,16 +133,16 @@ def measure_memory(name: str, num_classes: int) -> float:
     peaks = []
     for turn in range(5):
         libc.malloc_trim(0)
-        CLEAR_REFS.write_text("5")  # sets the peak back to what is resident now
-        before = resident_kib("VmRSS")
+        reset_peak_memory()
+        before = resident_memory() or 0
         step(turn)
-        peaks.append((resident_kib("VmHWM") - before) / 1024.0)
+        peaks.append((peak_memory() - before) / 1024.0**2)
     return statistics.median(peaks[2:])
 
 
 def extra_memory(name: str, num_classes: int) -> float:
     """``measure_memory`` in a fresh process; NaN where the system does not tell."""
-    if not CLEAR_REFS.exists():
+    if not reset_peak_memory():
         return math.nan
     # Large blocks must go back to the system at once, or a step would hide in the leftovers of the one before.
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}

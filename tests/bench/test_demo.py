@@ -9,8 +9,9 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
+from driftgate.bench.chart_layout import spread
 from driftgate.bench.demo import METHODS, DemoRun, costs, run_demo, summarise
-from driftgate.bench.figures import _spread, memory_figure, project_mixture
+from driftgate.bench.figures import memory_figure, project_mixture
 from driftgate.cli import app
 from driftgate.data.shifts import Shift
 from driftgate.memory import StreamingGMM
@@ -126,7 +127,7 @@ def test_a_view_pins_the_means_and_projects_the_covariances() -> None:
 
 
 def test_labels_are_moved_apart_in_order() -> None:
-    placed = _spread([50.0, 50.5, 49.0, 90.0], 10.0)
+    placed = spread([50.0, 50.5, 49.0, 90.0], 10.0)
     assert sorted(range(4), key=placed.__getitem__) == [2, 0, 1, 3]
     assert min(np.diff(sorted(placed))) >= 10.0 - 1e-6
     assert placed[3] == 90.0

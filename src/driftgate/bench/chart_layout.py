@@ -75,7 +75,7 @@ def covered(box: tuple[float, ...], others: Sequence[tuple[float, ...]], width: 
     )
 
 
-def spread(heights: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+def spread(heights: Sequence[float], gap: float, low: float = -math.inf, high: float = math.inf) -> list[float]:
     """Move labels apart until they are ``gap`` from each other, in their order, between ``low`` and ``high``."""
     order = sorted(range(len(heights)), key=lambda index: heights[index])
     placed = list(heights)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from matplotlib.patches import Ellipse
 from numpy.typing import NDArray
 from torch import Tensor
 
+from driftgate.bench.chart_layout import spread
 from driftgate.bench.footprint import QUEUE_LENGTH, gmm_values, queue_values, teacher_values
 from driftgate.checkpoint import write_atomically
 from driftgate.data.shifts import Shift
@@ -214,7 +214,7 @@ def running_panel(axes: Axes, shift: Shift, runs: Sequence[ShiftRun], *, first: 
         best = 100.0 * float(np.mean([result.record["metrics"]["best_threshold_score"] for result in results]))
         axes.plot(last * 1.035, best, "o", color=color, markerfacecolor="white", markersize=4.5, markeredgewidth=1.4)
         ends.append((float(scores.mean(axis=0)[-1]), method, color))
-    for height, (value, method, color) in zip(_spread([end[0] for end in ends], 11.5), ends, strict=True):
+    for height, (value, method, color) in zip(spread([end[0] for end in ends], 11.5), ends, strict=True):
         axes.text(
             last * 1.08, height, f"{method}\n{value:.1f}", color=color, fontsize=8, fontweight="bold", va="center"
         )
@@ -235,19 +235,6 @@ def _ticks(last: float) -> list[float]:
     step = 10.0 ** math.floor(math.log10(max(last, 1.0) / 2.0))
     step *= next(factor for factor in (5.0, 2.0, 1.0) if last / (step * factor) >= 2.0 or factor == 1.0)
     return [float(tick) for tick in np.arange(0.0, last * 1.001, step)]
-
-
-def _spread(heights: Sequence[float], gap: float) -> list[float]:
-    """Move labels apart until they are ``gap`` from each other, keeping their order."""
-    order = sorted(range(len(heights)), key=lambda index: heights[index])
-    placed = list(heights)
-    for _ in range(100):
-        for low, high in pairwise(order):
-            overlap = gap - (placed[high] - placed[low])
-            if overlap > 0:
-                placed[low] -= overlap / 2
-                placed[high] += overlap / 2
-    return placed
 
 
 def novelty_panel(axes: Axes, shift: Shift, runs: Sequence[ShiftRun], *, first: bool) -> None:
@@ -312,7 +299,7 @@ def used_panel(axes: Axes, runs: Sequence[ShiftRun]) -> None:
         axes.plot(place, share, color=color, linewidth=0.7, alpha=0.3)
         axes.plot(place, smooth, color=color, linewidth=1.9)
         ends.append((float(smooth[-1]), shift.value, color))
-    for height, (_, name, color) in zip(_spread([end[0] for end in ends], 7.0), ends, strict=True):
+    for height, (_, name, color) in zip(spread([end[0] for end in ends], 7.0), ends, strict=True):
         axes.text(102, height, name, color=color, fontsize=8, fontweight="bold", va="center")
     axes.set_title("Samples used for adaptation")
     axes.set_ylim(0, 100)

@@ -12,7 +12,7 @@ import typer
 
 from driftgate.cli import options
 from driftgate.cli.app import app
-from driftgate.cli.console import errors, make_table, note, output, percent, print_json, progress_bars
+from driftgate.cli.console import duration, errors, make_table, note, output, percent, print_json, progress_bars
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -397,10 +397,3 @@ def _list_studies(as_json: bool) -> None:
         names = ", ".join(variant.name.removeprefix(f"{study.name}=") for variant in study.variants)
         table.add_row(study.name, study.title, names)
     output.print(table)
-
-
-def duration(seconds: float) -> str:
-    """Seconds as people say them."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -63,6 +63,13 @@ def kibibytes(count: float) -> str:
     return f"{count / 1024:,.2f}"
 
 
+def duration(seconds: float) -> str:
+    """Seconds as people say them."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
 @contextmanager
 def progress_bars(pieces: int | None = None) -> Iterator[Report]:
     """Bars on stderr: one for each piece of work at hand, one for all ``pieces``. Plain lines where no terminal is."""

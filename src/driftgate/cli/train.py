@@ -9,7 +9,7 @@ import typer
 
 from driftgate.cli import options
 from driftgate.cli.app import app
-from driftgate.cli.console import note, output, percent, print_json, progress_bars
+from driftgate.cli.console import duration, note, output, percent, print_json, progress_bars
 
 
 @app.command(
@@ -110,7 +110,7 @@ def pretrain(
         if as_json:
             print_json({**described, "estimated_seconds": seconds})
         else:
-            output.print(f"Training would take about {_duration(seconds)}; nothing was written.")
+            output.print(f"Training would take about {duration(seconds)}; nothing was written.")
         return
     with resumable(stopped):
         with progress_bars() as report:
@@ -131,7 +131,7 @@ def pretrain(
     held = "" if result.held_out_accuracy is None else f", {percent(result.held_out_accuracy)} % on what was held out"
     output.print(
         f"{len(names)} classes of {', '.join(described['source'])}: accuracy {percent(result.accuracy)} % in the last "
-        f"epoch{held}; {result.samples:,} images, {result.steps:,} steps, {_duration(result.seconds)}.",
+        f"epoch{held}; {result.samples:,} images, {result.steps:,} steps, {duration(result.seconds)}.",
         markup=False,
     )
     if result.skipped:
@@ -181,9 +181,3 @@ def import_checkpoint(
         output.print(
             f"{model.num_classes} classes, {model.spec.backbone}. Written to {out}.", markup=False, soft_wrap=True
         )
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -125,7 +125,6 @@ SCORES_FROM_ZERO = frozenset({"likelihood_entropy", "max_prediction", "predictio
 
 
 def get_score(name: str) -> Score:
-    """The score of that name."""
     """The novelty score called ``name``."""
     if name not in SCORES:
         raise DriftgateError(f"Expected a novelty score out of {', '.join(SCORES)} but got {name!r}.")
