@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import logging
 import platform
 from pathlib import Path
@@ -36,6 +38,15 @@ def peak_memory() -> int:
 def resident_memory() -> int | None:
     """Resident memory of the process now, in bytes; None where the system does not tell (other than Linux)."""
     return _status("VmRSS")
+
+
+def give_back_memory() -> None:
+    """Return what is no longer used to the system, where the C library can (glibc); the allocator keeps it otherwise."""
+    gc.collect()
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (OSError, AttributeError, TypeError):
+        logger.debug("this C library cannot return memory on demand")
 
 
 def _status(name: str) -> int | None:

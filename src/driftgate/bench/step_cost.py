@@ -24,7 +24,7 @@ from driftgate.methods import create
 from driftgate.models import UNTRAINED, SourceModel
 from driftgate.models.normalization import BatchNorm, batch_statistics
 from driftgate.models.statistics import SourceStatistics
-from driftgate.resources import peak_memory, reset_peak_memory, resident_memory
+from driftgate.resources import give_back_memory, peak_memory, reset_peak_memory, resident_memory
 from driftgate.rng import seeded
 from driftgate.types import DriftgateError
 
@@ -59,6 +59,13 @@ class Cost:
     @property
     def median_seconds(self) -> float:
         return statistics.median(self.seconds)
+
+    def time_ratio(self, other: Cost) -> float:
+        """How many times as long as ``other`` a step takes: the median over the rounds, each with its own ratio.
+
+        A slow spell of the machine hits the steps of one round alike and leaves their ratio as it is.
+        """
+        return statistics.median(mine / theirs for mine, theirs in zip(self.seconds, other.seconds, strict=True))
 
     @property
     def peak_bytes(self) -> int:
@@ -164,7 +171,10 @@ def _serve(build: Builder, setting: Setting, connection: Connection) -> None:
         started = time.perf_counter()
         step(images)
         seconds = time.perf_counter() - started
-        connection.send((seconds, peak_memory() - loaded))
+        answer = (seconds, peak_memory() - loaded)
+        del images
+        give_back_memory()  # the next process needs it
+        connection.send(answer)
 
 
 def loaded_model(setting: Setting) -> SourceModel:

@@ -36,7 +36,7 @@ class Augmentation:
         """(N, 3, H, W) in [0, 1] -> the same; draws from ``generator`` only."""
         with private_rng(generator):
             views = _chain(self.layers, images)
-            return (views + self.noise * torch.randn_like(views)).clamp_(0.0, 1.0)
+            return torch.randn_like(views).mul_(self.noise).add_(views).clamp_(0.0, 1.0)
 
 
 class StrongAugmentation:
