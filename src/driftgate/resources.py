@@ -41,7 +41,7 @@ def resident_memory() -> int | None:
 
 
 def give_back_memory() -> None:
-    """Return what is no longer used to the system, where the C library can (glibc); the allocator keeps it otherwise."""
+    """Return memory that is free to the system, where the C library can (glibc); its allocator keeps it otherwise."""
     gc.collect()
     try:
         ctypes.CDLL(None).malloc_trim(0)
