@@ -78,6 +78,8 @@ def main() -> None:
     print(f"growth of memory {100 * found['growth']:+.2f} % (at most {100 * LARGEST_GROWTH:.0f} %)")
     times = ", ".join(f"{1000 * value:.1f}" for value in found["median_seconds"])
     print(f"median milliseconds a step, by quarter: {times}")
+    if abs(found["growth"]) > LARGEST_GROWTH:
+        raise SystemExit("memory did not stay where it was")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     python benchmarks/step.py                                    # EfficientNet-Lite0 at 112 px, C = 9 and 200
     python benchmarks/step.py --backbone resnet50 --size 224     # the paper's network
-    python benchmarks/step.py --classes 200 --steps 15 --only bare,"gmm fast"
+    python benchmarks/step.py --classes 200 --steps 15 --only "gmm fast"
 
 Every configuration runs in a process of its own, and they take their steps in turns. `bare` is forward and backward of
 both views and nothing else, the limit. `reference` is the method written the obvious way: the network in torch's
@@ -139,12 +139,15 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--steps", type=int, default=9)
     parser.add_argument("--warmup", type=int, default=2, help="rounds before them that do not count")
-    parser.add_argument("--only", help="configurations with commas between, all if not given")
+    parser.add_argument("--only", help="configurations beside bare, with commas between; all if not given")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     chosen = configurations()
     if arguments.only:
-        chosen = {label: chosen[label] for label in arguments.only.split(",")}
+        wanted = {"bare", *arguments.only.split(",")}  # the ratios are to bare
+        if unknown := wanted - set(chosen):
+            parser.error(f"expected configurations out of {', '.join(chosen)} but got {', '.join(sorted(unknown))}")
+        chosen = {label: build for label, build in chosen.items() if label in wanted}
     for classes in (int(part) for part in arguments.classes.split(",")):
         setting = Setting(arguments.backbone, classes, (arguments.size, arguments.size), arguments.batch_size)
         costs = measure(chosen, setting, steps=arguments.steps, warmup=arguments.warmup, on_step=tell)

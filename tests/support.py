@@ -35,6 +35,30 @@ def small_model(seed: int = 0, num_classes: int = NUM_CLASSES, *, flip: bool = T
         return model
 
 
+class Residual(nn.Module):
+    """A block as residual networks have them, small enough for many steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(inplace=True))
+
+    def forward(self, images: Tensor) -> Tensor:
+        output: Tensor = images + self.inside(images)
+        return output
+
+
+def residual_model() -> SourceModel:
+    """A chain of blocks, whose insides can be computed again instead of kept; with source statistics."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        backbone = nn.Sequential(
+            nn.Conv2d(3, 8, 3, padding=1), Residual(), Residual(), nn.AdaptiveAvgPool2d(2), nn.Flatten()
+        )
+        model = SourceModel(backbone, class_names=["a", "b", "c"], input_size=(SIZE, SIZE), feature_dim=16)
+        model.statistics = SourceStatistics(torch.randn(3, 16), torch.randn(16), torch.eye(16))
+        return model
+
+
 def images_of(count: int, seed: int) -> Tensor:
     return torch.rand(count, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(seed))
 

@@ -89,7 +89,7 @@ def test_record_tells_what_a_reader_needs(tmp_path: Path) -> None:
     assert record["settings"]["seed"] == 2 and record["settings"]["decay"] == 0.999
     assert set(record["definitions"]) == set(record["metrics"])
     assert record["versions"]["torch"] == torch.__version__
-    assert record["state_bytes"] > 0 and record["peak_memory_bytes"] > 10_000_000
+    assert record["state_bytes"] > 0 and 0 <= record["peak_memory_bytes"] < 500_000_000
     assert record["seconds"]["total"] > 0
     assert all(len(values) == 9 for values in record["series"].values())
 

@@ -22,7 +22,7 @@ from driftgate.data.streams import Stream
 from driftgate.methods.base import Method
 from driftgate.methods.persistence import method_info, method_tensors, restore_method
 from driftgate.metrics import DEFINITIONS, HScore, OnlineAccuracy, best_threshold, novelty_auroc
-from driftgate.resources import peak_memory, reset_peak_memory
+from driftgate.resources import give_back_memory, peak_memory, reset_peak_memory, resident_memory
 from driftgate.types import UNLABELED, DriftgateError, Prediction
 
 RECORD_FORMAT = 1
@@ -128,6 +128,8 @@ def run_stream(
     log = StreamLog()
     if checkpoint is not None and Path(checkpoint).exists():
         log = _resume(method, stream, identity, checkpoint)
+    give_back_memory()  # what earlier work of this process left must count neither for nor against this run
+    loaded = resident_memory() or 0
     reset_peak_memory()
     for batch in stream.batches(start=len(log)):
         started = time.perf_counter()
@@ -139,7 +141,8 @@ def run_stream(
             _save_progress(method, stream, log, identity, checkpoint)
     if len(log) == 0:
         raise DriftgateError("Expected a stream with at least one batch but it is empty.")
-    return RunResult(_record(method, log, split, protocol or {}, stream.skipped), log)
+    record = _record(method, log, split, protocol or {}, stream.skipped)
+    return RunResult({**record, "peak_memory_bytes": max(peak_memory() - loaded, 0)}, log)
 
 
 def evaluate(log: StreamLog, split: ClassSplit, first: int = 0, last: int | None = None) -> dict[str, float]:
@@ -208,7 +211,6 @@ def _record(
         },
         "seconds": {"total": float(seconds.sum()), "median_per_batch": float(seconds.median())},
         "state_bytes": method.num_bytes,
-        "peak_memory_bytes": peak_memory(),
         "versions": versions(),
     }
     finite: dict[str, Any] = _without_nan(record)

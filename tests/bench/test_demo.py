@@ -57,7 +57,7 @@ def test_summary_agrees_with_the_records(demo: tuple[Path, str, str]) -> None:
         assert record["protocol"]["seed"] == record["settings"]["seed"] == 0
         assert record["protocol"]["batches"] == 3
         assert set(record["definitions"]) == set(record["metrics"])
-        assert record["seconds"]["total"] > 0 and record["peak_memory_bytes"] > 0
+        assert record["seconds"]["total"] > 0 and record["peak_memory_bytes"] >= 0
         assert {"torch", "driftgate", "python"} <= set(record["versions"])
         assert (record["state_bytes"] > 0) == (record["method"] == "gmm")
 

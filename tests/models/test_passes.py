@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support import images_of, small_model
+from support import images_of, residual_model, small_model
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
@@ -16,27 +16,6 @@ from driftgate.models.source_model import ModelOutput
 
 MODES: list[MemoryMode] = ["fast", "balanced", "low"]
 BatchNorm = nn.modules.batchnorm._BatchNorm
-
-
-class Residual(nn.Module):
-    """A block as residual networks have them, small enough for many steps."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inside = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(inplace=True))
-
-    def forward(self, images: Tensor) -> Tensor:
-        output: Tensor = images + self.inside(images)
-        return output
-
-
-def residual_model() -> SourceModel:
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        backbone = nn.Sequential(
-            nn.Conv2d(3, 8, 3, padding=1), Residual(), Residual(), nn.AdaptiveAvgPool2d(2), nn.Flatten()
-        )
-        return SourceModel(backbone, class_names=["a", "b", "c"], input_size=(8, 8), feature_dim=16)
 
 
 def build(kind: str) -> SourceModel:

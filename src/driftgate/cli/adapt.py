@@ -112,8 +112,7 @@ def adapt(
         limit=limit,
     )
     adapting = create(method, source, preset=preset, **chosen)
-    if compile_backbone:
-        _try_to_compile(source, batch_size)
+    compiled = compile_backbone and _try_to_compile(source, batch_size)
     # A stopped run goes on only if all of this is the same: what decides the numbers, but not where the files lie.
     protocol: dict[str, Any] = {
         "data": data,
@@ -131,6 +130,7 @@ def adapt(
         "arrangement": arrangement,
         "limit": limit,
         "precision": precision,
+        "compile": compile_backbone,
     }
     with resumable(checkpoint):
         with progress_bars() as report:
@@ -142,6 +142,7 @@ def adapt(
                 checkpoint=checkpoint,
                 on_batch=lambda log: report(f"{method} on {', '.join(protocol['target'])}", len(log), len(stream)),
             )
+        result.record["compiled"] = compiled
         if out is not None:
             result.save(out / RECORD)
         if save is not None:
@@ -158,7 +159,8 @@ def adapt(
         note(f"The adapted method is in {save}.")
 
 
-def _try_to_compile(source: SourceModel, batch_size: int) -> None:
+def _try_to_compile(source: SourceModel, batch_size: int) -> bool:
+    """Whether the backbone is compiled from here on."""
     from driftgate.models.compiling import compile_if_faster
 
     note("Compiling the backbone; this may take minutes.")
@@ -167,6 +169,7 @@ def _try_to_compile(source: SourceModel, batch_size: int) -> None:
     if trial.compiled_seconds is not None:
         times += f", {trial.compiled_seconds:.3f} s compiled"
     note(f"torch.compile is {'on' if trial.used else f'off, {trial.reason}'} (forward and backward: {times}).")
+    return trial.used
 
 
 def _print_record(record: dict[str, Any]) -> None:
@@ -184,6 +187,6 @@ def _print_record(record: dict[str, Any]) -> None:
     table.add_row("ms per batch", f"{1000 * record['seconds']['median_per_batch']:.0f}", "median; predict and learn")
     table.add_row("state KiB", kibibytes(record["state_bytes"]), "carried across batches, beyond the network")
     table.add_row(
-        "peak MiB", f"{record['peak_memory_bytes'] / 2**20:,.0f}", "largest memory of the process in this run"
+        "peak MiB", f"{record['peak_memory_bytes'] / 2**20:,.0f}", "largest memory of the process above what it held with the model loaded"
     )
     output.print(table)
