@@ -46,8 +46,11 @@ def record(
     variant: str | None = None,
     settings: dict[str, Any] | None = None,
     batches: int = 40,
+    protocol: dict[str, Any] | None = None,
+    model: dict[str, Any] | None = None,
+    tag: str | None = None,
 ) -> dict[str, Any]:
-    """One record; ``score`` in per cent, otherwise drawn around the method's level."""
+    """One record; ``score`` in per cent, otherwise drawn around the method's level; ``tag`` makes its id another."""
     words = f"{method} {shift} {source} {target} {seed} {variant}"
     random = np.random.default_rng(zlib.crc32(words.encode()))
     level = LEVELS.get(method, 50) + 5 * SHIFTS.index(shift) + random.normal(0, 1.2)
@@ -59,7 +62,7 @@ def record(
     running[-1] = final
     metric = "accuracy" if shift == "PDA" else "h_score"
     metrics = {"accuracy": final} if shift == "PDA" else {"accuracy": final, "h_score": final, "auroc": 0.8}
-    identity = "-".join(filter(None, (suite, source, target, shift, method, study, variant, f"seed{seed}")))
+    identity = "-".join(filter(None, (suite, source, target, shift, method, study, variant, f"seed{seed}", tag)))
     return {
         "id": identity.replace("=", "_"),
         "suite": suite,
@@ -72,7 +75,13 @@ def record(
         "format": 1,
         "method": method,
         "settings": {"seed": seed, "lr": 0.001, "decay": 0.999, **(settings or {})},
-        "model": {"backbone": "cnn", "feature_dim": 256, "class_names": ["0", "1"]},
+        "model": {
+            "backbone": "cnn",
+            "feature_dim": 256,
+            "class_names": ["0", "1"],
+            "input_size": [28, 28],
+            **(model or {}),
+        },
         "protocol": {
             "data": suite,
             "shift": shift,
@@ -82,6 +91,7 @@ def record(
             "samples": 64 * batches - 3,
             "skipped": [],
             "limit": None,
+            **(protocol or {}),
         },
         "score": metric,
         "metrics": {**metrics, "best_threshold_score": min(final + 0.04, 1.0)},

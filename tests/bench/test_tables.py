@@ -5,12 +5,16 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from synthetic_runs import METHODS, decay_study, novelty_study, record, sweep, write_runs
 
-from driftgate.bench.records import SuiteRuns, read_results
+from driftgate.bench.records import read_results
+from driftgate.bench.report import write_report
+from driftgate.bench.runs import SuiteRuns
 from driftgate.bench.table_writers import (
     EMPTY,
     MINUS,
@@ -110,12 +114,137 @@ def test_refuses_folders_without_runs(tmp_path: Path) -> None:
         read_results([tmp_path])
 
 
-def test_mixed_settings_and_lengths_are_told(tmp_path: Path) -> None:
-    odd = record(seed=1, settings={"lr": 0.1})
-    short = record(seed=2, batches=5)
-    warnings = only(write_runs(tmp_path, [record(seed=0), odd, short])).warnings
-    assert any("gmm with different settings" in warning for warning in warnings)
-    assert any("different lengths" in warning for warning in warnings)
+def age(folder: Path, name: str, seconds: float) -> None:
+    """Make records whose id holds ``name`` older."""
+    for path in (folder / "records").glob(f"*{name}*.json"):
+        os.utime(path, (path.stat().st_atime, path.stat().st_mtime - seconds))
+
+
+def test_lengths_and_settings_that_differ_between_shifts_are_told(tmp_path: Path) -> None:
+    odd = record(shift="PDA", settings={"lr": 0.1})
+    suite = only(write_runs(tmp_path, [record(seed=0), odd, record(seed=2, batches=5)]))
+    assert suite.warnings == [
+        "gmm has different settings under different shifts",
+        "runs over streams of different lengths share a column of the table",
+    ]
+    assert len(suite.main) == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"model": {"input_size": [64, 64]}}, "input size 64x64 instead of 28x28"),
+        ({"model": {"backbone": "lite0"}}, "network lite0 instead of cnn"),
+        ({"protocol": {"limit_batches": 2}}, "limit of batches 2 instead of none"),
+        ({"protocol": {"batch_size": 32}}, "batch size 32 instead of 64"),
+        ({"protocol": {"drop_last": True}}, "drop_last true instead of false"),
+        ({"protocol": {"class_order": "paper"}}, "class order paper instead of none"),
+        ({"protocol": {"split": "5/2/3"}}, "split 5/2/3 instead of 4/3/3"),
+        ({"protocol": {"model_id": "rendered-OPDA-aaaaaaaa"}}, "source model aaaaaaaa instead of bbbbbbbb"),
+        ({"settings": {"lr": 0.5}}, "lr 0.5 instead of 0.001"),
+    ],
+)
+def test_runs_that_do_not_fit_are_left_out_and_named(tmp_path: Path, change: dict[str, Any], reason: str) -> None:
+    same = {"model_id": "rendered-OPDA-bbbbbbbb"}
+    runs = [record("gmm", seed=seed, score=60.0, protocol=same) for seed in range(3)]
+    change = {**change, "protocol": {**same, **change.get("protocol", {})}}
+    odd = [record("gmm", seed=seed, score=10.0, tag="zzz", **change) for seed in (0, 4)]
+    suite = only(write_runs(tmp_path, [*runs, *odd]))
+    assert suite.warnings == [f"2 runs (gmm) left out of tables and statistics: {reason}"]
+    found = cell(suite_tables(suite)[0], "gmm").summary
+    assert found is not None and (found.n, found.mean) == (3, pytest.approx(60.0))
+    assert len(suite.runs) == 5 and suite.left_out == {run["id"] for run in odd}
+
+
+def test_of_equal_groups_the_newest_is_kept(tmp_path: Path) -> None:
+    write_runs(tmp_path, [record(score=60.0), record(score=10.0, tag="other", model={"input_size": [64, 64]})])
+    age(tmp_path, "seed0-other", 100.0)
+    assert [run.score for run in only(tmp_path).main] == [pytest.approx(60.0)]
+    age(tmp_path, "seed0", 200.0)
+    age(tmp_path, "seed0-other", -400.0)
+    assert [run.score for run in only(tmp_path).main] == [pytest.approx(10.0)]
+
+
+def test_no_run_replaces_another_unseen(tmp_path: Path) -> None:
+    """The same in every respect that a record shows: of the newest a table is made, the other is named."""
+    write_runs(tmp_path, [record(score=60.0), record(score=10.0, tag="zzz")])
+    age(tmp_path, "zzz", 100.0)
+    suite = only(tmp_path)
+    assert [run.score for run in suite.main] == [pytest.approx(60.0)]
+    (warning,) = suite.warnings
+    assert f"run {suite.runs[1].id} instead of {suite.runs[0].id}" in warning
+
+
+def test_a_model_named_anew_is_the_same_model(tmp_path: Path) -> None:
+    names = ("rendered-OPDA-1c7557f4", "rendered-7-classes-1c7557f4")
+    runs = [record(seed=seed, protocol={"model_id": name}) for seed, name in enumerate(names)]
+    suite = only(write_runs(tmp_path, runs))
+    assert len(suite.main) == 2 and not suite.warnings
+
+
+def test_another_training_is_another_table(tmp_path: Path) -> None:
+    """Two recipes, each with a model for each seed: no single place would show it."""
+    runs = [record(seed=seed, protocol={"model_id": f"rendered-OPDA-seed{seed}-0000000{seed}"}) for seed in range(5)]
+    write_runs(tmp_path, runs)
+    for seed in range(4):  # the facts of the last model are lost, which hides no run
+        training = {"epochs": 1 if seed == 3 else 10, "lr": 0.01, "seed": seed}
+        facts = {"held_out_accuracy": 0.9, "training": training, "per_class": None}
+        (tmp_path / "models" / f"rendered-OPDA-seed{seed}-0000000{seed}.json").write_text(json.dumps(facts))
+    suite = only(tmp_path)
+    assert [run.seed for run in suite.main] == [0, 1, 2, 4]
+    assert suite.warnings == [
+        "1 run (gmm) left out of tables and statistics: training epochs 1 instead of 10",
+    ]
+
+
+def test_a_study_has_one_base(tmp_path: Path) -> None:
+    runs = decay_study(seeds=2, shifts=("OPDA",))
+    odd = [
+        record(study="decay", variant=f"decay={decay}", score=1.0, tag="zzz", settings={"decay": decay, "lr": 0.5})
+        for decay in (0.9, 0.95)
+    ]
+    suite = only(write_runs(tmp_path, runs + odd))
+    assert suite.warnings == [
+        "2 runs of the study decay (gmm) left out of tables and statistics: lr 0.5 instead of 0.001"
+    ]
+    assert all(
+        row.cells[0].summary is not None and row.cells[0].summary.n == 2 for row in study_table(suite, "decay").rows
+    )
+
+
+def test_a_study_may_vary_the_stream(tmp_path: Path) -> None:
+    runs = [
+        record(study="batch_size", variant=f"batch_size={size}", protocol={"batch_size": size}) for size in (8, 16, 32)
+    ]
+    suite = only(write_runs(tmp_path, runs))
+    assert len(suite.studies["batch_size"]) == 3 and not suite.warnings
+
+
+def test_one_malformed_record_hides_no_other(tmp_path: Path) -> None:
+    """Every field of a record in turn holds something else: the page is written, and what is left out is named."""
+    write_runs(tmp_path, [record("gmm"), record("glc")])
+    plain = record("lead")
+    fields = [(key,) for key in plain] + [("protocol", key) for key in plain["protocol"]] + [("model", "backbone")]
+    count = 0
+    for path in fields:
+        for value in (None, 5, "x", [1], {"a": "b"}, float("nan")):
+            broken = json.loads(json.dumps(plain))
+            inner = broken
+            for key in path[:-1]:
+                inner = inner[key]
+            inner[path[-1]] = value
+            if path != ("id",):
+                broken["id"] = f"broken-{count}"
+            (tmp_path / "records" / f"broken-{count}.json").write_text(json.dumps(broken))
+            count += 1
+    (tmp_path / "models" / "broken.json").write_text('{"held_out_accuracy": "x"}')
+    page = write_report([tmp_path], tmp_path / "out").page.read_text(encoding="utf-8")
+    suite = next(suite for suite in read_results([tmp_path]) if suite.name == "digits")
+    assert {run.method for run in suite.main} >= {"gmm", "glc"}
+    for field in ("settings", "series", "halves", "versions", "definitions", "score", "variant", "protocol.skipped"):
+        assert any("broken-" in warning and f": {field}" in warning for warning in suite.warnings), field
+    assert any("broken.json" in warning and "held_out_accuracy" in warning for warning in suite.warnings)
+    assert "Read with care" in page and "held_out_accuracy" in page
 
 
 def test_a_score_with_nothing_to_measure_is_left_out(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from driftgate.bench.chart_layout import cost_axis, covered, percent_axis, round_ticks, spread
 from driftgate.bench.figures import STYLE
 from driftgate.bench.palette import FAINT, GROUND, INK, LINE, SOFT, method_color, shift_color, to_variables
-from driftgate.bench.records import Run
+from driftgate.bench.runs import Run
 from driftgate.bench.statistics import Summary
 from driftgate.bench.tables import by_method, method_name, metric_of
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from driftgate.bench.published import published_suite
-from driftgate.bench.records import Run, SuiteRuns
+from driftgate.bench.runs import Run, SuiteRuns
 from driftgate.bench.statistics import Comparison, Summary, compare, holm
 from driftgate.bench.table_writers import signed
 from driftgate.bench.tables import (
@@ -179,7 +179,7 @@ def _against_paper(suite: SuiteRuns) -> list[str]:
 
 def protocol_notes(suite: SuiteRuns) -> list[str]:
     """Why these runs may not be comparable with the paper's."""
-    paper = published_suite(str(suite.info.get("published") or suite.name))
+    paper = published_suite(suite.name)
     if paper is None or not suite.main:
         return []
     notes = []

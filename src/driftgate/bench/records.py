@@ -8,106 +8,78 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from driftgate.data.shifts import Shift
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from driftgate.bench.comparable import choose, mixed_runs
+from driftgate.bench.runs import SHIFTS, Failure, Run, SuiteRuns
 from driftgate.types import DriftgateError
 
 logger = logging.getLogger(__name__)
 
-SHIFTS = tuple(shift.value for shift in Shift)
-METRIC_WORDS = {"accuracy": "accuracy", "h_score": "H-score"}
+
+class _Strict(BaseModel):
+    """Types as JSON has them; what else a file holds is not looked at."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
 
 
-@dataclass(frozen=True)
-class Run:
-    """One finished run: what it was, and its record."""
-
-    id: str
-    suite: str
-    method: str
-    source: str
-    target: str
-    shift: str
-    seed: int
-    study: str | None
-    variant: str | None
-    record: dict[str, Any]
-
-    @property
-    def pair(self) -> tuple[str, str]:
-        return self.source, self.target
-
-    @property
-    def unit(self) -> tuple[str, str, str, int]:
-        """What two methods must share for their scores to be compared: shift, source, target, seed."""
-        return self.shift, self.source, self.target, self.seed
-
-    @property
-    def score(self) -> float | None:
-        """The shift's own score in per cent; None where it had nothing to measure."""
-        value = self.record["metrics"].get(self.record["score"])
-        return 100.0 * value if isinstance(value, int | float) and math.isfinite(value) else None
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The method's settings but for the seed, which belongs to the run."""
-        return {name: value for name, value in self.record.get("settings", {}).items() if name != "seed"}
-
-    def number(self, *path: str) -> float | None:
-        """A number of the record by its keys, if it is there."""
-        value: Any = self.record
-        for key in path:
-            value = value.get(key) if isinstance(value, dict) else None
-        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-    def series(self, name: str) -> list[float]:
-        """A series of the record; NaN where it had nothing to measure."""
-        values = self.record.get("series", {}).get(name, [])
-        return [math.nan if value is None else float(value) for value in values]
+class _Protocol(_Strict):
+    source: str | list[str] | None = None
+    target: str | list[str] | None = None
+    shift: str | None = None
+    seed: int | None = None
+    data: str | None = None
+    split: str | None = None
+    class_order: str | None = None
+    model_id: str | None = None
+    preset: str | None = None
+    batch_size: int | None = None
+    drop_last: bool | None = None
+    limit_batches: int | None = None
+    limit: int | None = None
+    skipped: list[Any] = []
 
 
-@dataclass(frozen=True)
-class Failure:
-    """A run that ended with an error."""
-
-    id: str
-    error: str
-    traceback: str
+class _Network(_Strict):
+    backbone: str | None = None
+    input_size: list[int] | None = None
 
 
-@dataclass
-class SuiteRuns:
-    """All runs of one suite, from one folder or several."""
+class _Record(_Strict):
+    """What the report takes from a run's record; a field may be missing, but not of another kind."""
 
-    name: str
-    info: dict[str, Any] = field(default_factory=dict)
-    runs: list[Run] = field(default_factory=list)
-    failures: list[Failure] = field(default_factory=list)
-    models: dict[str, dict[str, Any]] = field(default_factory=dict)
-    warnings: list[str] = field(default_factory=list)
+    id: str | None = None
+    suite: str | None = None
+    method: str = Field(min_length=1)
+    source: str | list[str] | None = None
+    target: str | list[str] | None = None
+    shift: str | None = None
+    seed: int | None = None
+    study: str | None = None
+    variant: str | None = None
+    settings: dict[str, Any] = {}
+    model: _Network = _Network()
+    protocol: _Protocol
+    score: str
+    metrics: dict[str, Any]
+    halves: list[float | None] = Field(default=[None, None], min_length=2, max_length=2)
+    definitions: dict[str, Any] = {}
+    series: dict[str, list[float | None]] = {}
+    versions: dict[str, Any] = {}
+    digest: str | None = None
 
-    @property
-    def title(self) -> str:
-        return str(self.info.get("title") or self.name)
 
-    @property
-    def main(self) -> list[Run]:
-        """The runs of the main table."""
-        return [run for run in self.runs if run.study is None]
+class _Model(_Strict):
+    """What the report takes from the file beside a source model."""
 
-    @property
-    def studies(self) -> dict[str, list[Run]]:
-        """The runs of each ablation study."""
-        found: dict[str, list[Run]] = {}
-        for run in self.runs:
-            if run.study is not None:
-                found.setdefault(run.study, []).append(run)
-        return found
+    held_out_accuracy: float | None = None
+    backbone: str | None = None
+    training: dict[str, Any] | None = None
+    per_class: int | None = None
 
 
 def read_results(folders: Sequence[str | Path]) -> list[SuiteRuns]:
@@ -127,25 +99,19 @@ def read_results(folders: Sequence[str | Path]) -> list[SuiteRuns]:
         done = {run.id for run in suite.runs} | set(suite.models)
         # The note of a failure stays behind when the job is done again and succeeds.
         suite.failures = [failure for failure in suite.failures if failure.id not in done]
-        suite.warnings += mixed_runs(suite.main)
+        _leave_out(suite)
         for warning in suite.warnings:
             logger.warning("%s: %s", suite.name, warning)
     return [suite for suite in suites.values() if suite.runs or suite.failures]
 
 
-def mixed_runs(runs: Sequence[Run]) -> list[str]:
-    """Say where one cell of a table would mix what should not be mixed: settings, or lengths of the stream."""
-    settings: dict[tuple[str, str], set[str]] = {}
-    lengths: dict[str, set[int]] = {}
-    for run in runs:
-        where = " ".join((*run.pair, run.shift))
-        settings.setdefault((run.method, where), set()).add(json.dumps(run.settings, sort_keys=True))
-        lengths.setdefault(where, set()).add(int(run.number("protocol", "samples") or 0))
-    mixed = dict.fromkeys(method for (method, _), found in settings.items() if len(found) > 1)
-    warnings = [f"runs of {method} with different settings share a cell of the table" for method in mixed]
-    if any(len(found) > 1 for found in lengths.values()):
-        warnings.append("runs over streams of different lengths share a column of the table")
-    return warnings
+def _leave_out(suite: SuiteRuns) -> None:
+    """Keep what does not fit together from the tables, and say so."""
+    for group in (suite.main, *suite.studies.values()):
+        chosen, notes = choose(group, suite.models)
+        suite.left_out |= {run.id for run in group} - {run.id for run in chosen}
+        suite.warnings += notes
+    suite.warnings += mixed_runs(suite.main)
 
 
 def _place(run: Run) -> tuple[Any, ...]:
@@ -184,7 +150,11 @@ def _read_folder(folder: Path, suites: dict[str, SuiteRuns]) -> None:
             )
         )
     for path, document in _documents(folder / "models", own.warnings):
-        own.models[path.stem] = document
+        problem = _problem(_Model, path, document)
+        if problem is None:
+            own.models[path.stem] = document
+        else:
+            own.warnings.append(problem)
 
 
 def _documents(folder: Path, problems: list[str]) -> Iterator[tuple[Path, dict[str, Any]]]:
@@ -208,17 +178,28 @@ def _read_json(path: Path) -> dict[str, Any] | str:
     return document if isinstance(document, dict) else f"{path} holds no JSON object and was left out"
 
 
+def _problem(kind: type[BaseModel], path: Path, document: dict[str, Any]) -> str | None:
+    """What is wrong with the content of a file, if anything is."""
+    try:
+        kind.model_validate(document)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        return f"{path} is no {kind.__name__.strip('_').lower()} and was left out: {place}: {first['msg']}"
+    return None
+
+
 def _run(path: Path, document: dict[str, Any], suite: str) -> Run | str:
     """The run of a record, or what is wrong with it; what a record of ``demo`` lacks is in its protocol."""
-    protocol = document.get("protocol")
-    metrics = document.get("metrics")
-    if not isinstance(protocol, dict) or not isinstance(metrics, dict) or "score" not in document:
-        return f"{path} is no run record and was left out: it has no protocol, metrics or score"
+    problem = _problem(_Record, path, document)
+    if problem is not None:
+        return problem
+    protocol = document["protocol"]
     given = {**protocol, **{key: value for key, value in document.items() if value is not None}}
-    missing = [key for key in ("method", "source", "target", "shift") if not given.get(key)]
+    missing = [key for key in ("source", "target", "shift") if not given.get(key)]
     seed = given.get("seed", document.get("settings", {}).get("seed", 0))
     if missing or not isinstance(seed, int):
-        return f"{path} is no run record and was left out: it has no {', '.join(missing) or 'seed'}"
+        return f"{path} is no record and was left out: it has no {', '.join(missing) or 'seed'}"
     return Run(
         id=str(given.get("id") or path.stem),
         suite=str(document.get("suite") or suite or protocol.get("data") or path.parent.parent.name),
@@ -230,6 +211,7 @@ def _run(path: Path, document: dict[str, Any], suite: str) -> Run | str:
         study=document.get("study"),
         variant=document.get("variant"),
         record=document,
+        written=path.stat().st_mtime,
     )
 
 

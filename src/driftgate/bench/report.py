@@ -17,7 +17,8 @@ from driftgate.bench import findings, palette, table_writers, tables
 from driftgate.bench.ablations import STUDIES
 from driftgate.bench.charts import Chart, CostPoint, cost_chart, curve_chart, study_chart, used_chart
 from driftgate.bench.published import published_document, published_suite
-from driftgate.bench.records import Run, SuiteRuns, read_results
+from driftgate.bench.records import read_results
+from driftgate.bench.runs import Run, SuiteRuns
 from driftgate.bench.statistics import Summary
 from driftgate.bench.tables import ResultTable, by_method, by_variant, mean_summary, method_name, shifts_of
 from driftgate.checkpoint import write_text

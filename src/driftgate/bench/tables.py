@@ -11,7 +11,7 @@ from itertools import groupby
 
 from driftgate.bench.ablations import STUDIES, Variant
 from driftgate.bench.published import REST, PublishedSuite, published_suite
-from driftgate.bench.records import METRIC_WORDS, SHIFTS, Run, SuiteRuns
+from driftgate.bench.runs import METRIC_WORDS, SHIFTS, Run, SuiteRuns
 from driftgate.bench.statistics import Summary, summarise
 
 METHOD_NAMES = {
@@ -165,7 +165,7 @@ def suite_tables(suite: SuiteRuns) -> list[ResultTable]:
         return []
     shifts, pairs = shifts_of(runs), pairs_of(runs)
     rows = by_method(runs)
-    lookup = _published(published_suite(str(suite.info.get("published") or suite.name)))
+    lookup = _published(published_suite(suite.name))
 
     def table(name: str, title: str, columns: Sequence[Column]) -> ResultTable:
         return build_table(name, title, "Method", rows, columns, name_of=method_name, published=lookup)
