@@ -1,7 +1,7 @@
 """The paper's suites from end to end on generated trees as large as the real data sets, up to the report.
 
     python benchmarks/paper_trees.py                            # visda, domainnet and office-home, one seed
-    python benchmarks/paper_trees.py --suites office-home --limit 5
+    python benchmarks/paper_trees.py --suites domainnet --pairs "clipart->sketch"
 
 The pictures are noise of 16 x 16 pixels, one a domain and class, and every image of that class is a link to it: what is
 tried out is that reading, splits, plans, every method and the report take the numbers of classes and images of the real
@@ -60,6 +60,7 @@ def main() -> None:
     parser.add_argument("--suites", default=",".join(IMAGES))
     parser.add_argument("--limit", type=int, default=2, help="batches of each stream")
     parser.add_argument("--seeds", default="1")
+    parser.add_argument("--pairs", help="of the suite; all if not given")
     arguments = parser.parse_args()
     print("| suite | images | classes | runs | minutes | page, MiB |\n|---|---|---|---|---|---|")
     for suite in arguments.suites.split(","):
@@ -70,6 +71,7 @@ def main() -> None:
             sweep = driftgate(
                 *("bench", suite, "--root", str(root), "--out", str(out), "--backbone", "cnn", "--quick-training"),
                 *("--limit", str(arguments.limit), "--seeds", arguments.seeds),
+                *(("--pairs", arguments.pairs) if arguments.pairs else ()),
             )
             page = Path(str(driftgate("report", str(out))["page"]))
             minutes = (time.perf_counter() - started) / 60
