@@ -25,6 +25,18 @@ def test_round_trip_keeps_tensors_and_info(tmp_path: Path) -> None:
     assert info["note"] == "ü"
 
 
+def test_the_content_is_on_the_disk_before_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a power cut can leave the new name with nothing in it."""
+    calls: list[str] = []
+    sync, replace = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda handle: (calls.append("sync"), sync(handle)))
+    monkeypatch.setattr(os, "replace", lambda old, new: (calls.append("rename"), replace(old, new)))
+    write_text(tmp_path / "x.json", "new")
+    assert calls == ["sync", "rename"] and (tmp_path / "x.json").read_text() == "new"
+    write_text(tmp_path / "x.json", "often", durable=False)
+    assert calls == ["sync", "rename", "rename"] and (tmp_path / "x.json").read_text() == "often"
+
+
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     file = tmp_path / "x.json"
     write_text(file, "old")

@@ -1,6 +1,7 @@
 """Checkpoints: tensors in safetensors, everything else as JSON in its metadata; nothing is ever unpickled.
 
-Files are written under a temporary name and renamed, so that a killed process leaves the old file or the new one.
+Files are written under a temporary name, put on the disk and renamed, so that a killed process or a power cut leaves
+the old file or the new one.
 """
 
 from __future__ import annotations
@@ -58,14 +59,20 @@ def read_checkpoint(path: str | Path, kind: str) -> tuple[dict[str, Tensor], dic
     return tensors, info
 
 
-def write_atomically(path: str | Path, write: Callable[[str], object]) -> None:
-    """Let ``write`` fill a temporary file beside ``path``, then rename it; on failure nothing is left behind."""
+def write_atomically(path: str | Path, write: Callable[[str], object], *, durable: bool = True) -> None:
+    """Let ``write`` fill a temporary file beside ``path``, then rename it; on failure nothing is left behind.
+
+    ``durable`` waits until the content is on the disk; without it, a power cut may leave an empty file.
+    """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=target.suffix)
     os.close(handle)
     try:
         write(temporary)
+        if durable:
+            with open(temporary, "rb+") as file:
+                os.fsync(file.fileno())
         os.chmod(temporary, 0o666 & ~_umask())  # mkstemp lets nobody else read, which is right only while it is written
         os.replace(temporary, target)
     except BaseException:
@@ -80,9 +87,9 @@ def _umask() -> int:
     return mask
 
 
-def write_text(path: str | Path, text: str) -> None:
-    """Write a text file atomically."""
-    write_atomically(path, lambda temporary: Path(temporary).write_text(text, encoding="utf-8"))
+def write_text(path: str | Path, text: str, *, durable: bool = True) -> None:
+    """Write a text file atomically; see ``write_atomically``."""
+    write_atomically(path, lambda temporary: Path(temporary).write_text(text, encoding="utf-8"), durable=durable)
 
 
 def with_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

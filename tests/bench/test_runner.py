@@ -3,6 +3,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,11 +22,10 @@ from driftgate.bench.estimate import estimate_plan, total_seconds
 from driftgate.bench.folder import SweepFolder, process_is_alive
 from driftgate.bench.plan import Job, Plan, RunJob, make_plan
 from driftgate.bench.runner import run_sweep, score_of, summarise
-from driftgate.bench.suite import Suite, parse_suite
+from driftgate.bench.suite import Suite, parse_suite, read_suite
 from driftgate.bench.watch import Watcher
 from driftgate.bench.work import Sweep, work
 from driftgate.cli import app
-from driftgate.data.shifts import ClassSplit
 from driftgate.types import DriftgateError
 
 SOURCE = Path(__file__).parents[2] / "src"
@@ -133,7 +133,8 @@ def test_the_folder_is_as_the_report_expects_it(serial: Path) -> None:
         facts = json.loads((serial / "models" / f"{model.id}.json").read_text())
         assert 0 <= facts["held_out_accuracy"] <= 1 and facts["seconds"] > 0
         assert (serial / "models" / f"{model.id}.safetensors").exists()
-        assert facts["samples"] + facts["held_out_samples"] == 40 * ClassSplit.parse(model.split).num_source
+        assert facts["samples"] + facts["held_out_samples"] == 40 * model.num_classes
+        assert facts["num_classes"] == model.num_classes and facts["input_size"] == [28, 28]
     suite = json.loads((serial / "suite.json").read_text())
     assert (suite["name"], suite["title"], suite["data"]) == ("tiny", "Tiny", "digits")
     assert list((serial / "failures").iterdir()) == list((serial / "progress").iterdir()) == []
@@ -179,6 +180,40 @@ def test_ids_are_stable_and_change_with_what_decides_the_result(tmp_path: Path) 
     assert not ids(make_plan(tiny(), limit=2)) & base
     changed = tiny_plan(methods=[{"name": "gmm", "settings": {"lr": 0.002}}, "bn-stats"])
     assert len({job.id for job in changed.runs} & base) == 2  # bn-stats is the same
+
+
+def test_shifts_with_as_many_source_classes_share_a_model(tmp_path: Path) -> None:
+    """As ODA and OPDA of DomainNet do."""
+    suite = tiny(shifts=["ODA", "OPDA"], splits={"ODA": "4/0/2", "OPDA": "3/1/2"}, methods=["source-only"])
+    plan = make_plan(suite, limit=1, quick_training=True)
+    (model,) = plan.models
+    assert model.id == f"rendered-4-classes-{model.digest[:8]}" and "4 classes" in model.label
+    assert [(run.shift.value, str(run.class_split)) for run in plan.runs] == [("ODA", "4/0/2"), ("OPDA", "3/1/2")]
+    assert not run_sweep(plan, tmp_path, backend="serial").failures
+    records = {record["shift"]: record["protocol"] for record in SweepFolder(tmp_path).all_records()}
+    assert {shift: protocol["split"] for shift, protocol in records.items()} == {"ODA": "4/0/2", "OPDA": "3/1/2"}
+    assert {protocol["model_id"] for protocol in records.values()} == {model.id}
+
+
+def test_ids_of_finished_runs_stay_valid() -> None:
+    """Taken from folders of earlier versions: other digits would throw away what they have done."""
+    plan = make_plan(read_suite("digits").select(methods=["source-only"], seeds="1"))
+    assert [job.digest[:8] for job in plan.models] == ["bc3e7994", "f99f2c3d", "4e469421"]
+    assert [job.digest[:8] for job in plan.runs] == ["be7dc499", "3a35e88d", "6e642a2f"]
+
+
+def test_a_model_with_an_older_name_is_used(copied: Path) -> None:
+    folder = SweepFolder(copied)
+    plan = tiny_plan(methods=["tent"])
+    for job in plan.models:
+        for ending in (".json", ".safetensors"):
+            file = copied / "models" / f"{job.id}{ending}"
+            file.rename(file.with_name(f"rendered-PDA-{job.digest[:8]}{ending}"))
+    assert all(folder.is_done(job) for job in plan.models)
+    assert Watcher(plan, folder, workers=1).look().models_done == 2
+    result = run_sweep(plan, copied, backend="serial")
+    assert not result.failures and len(list((copied / "models").glob("*.safetensors"))) == 2
+    assert all(record["protocol"]["model_id"].startswith("rendered-PDA-") for record in result.records)
 
 
 def test_failures_are_reported_and_stop_nothing(tmp_path: Path) -> None:
@@ -333,8 +368,6 @@ def test_a_run_that_kills_its_process_fails_alone(tmp_path: Path, monkeypatch: p
 
 
 def test_an_ablation_shares_models_and_runs_with_the_suite(tmp_path: Path, serial: Path) -> None:
-    import shutil
-
     shutil.copytree(serial, tmp_path / "out")
     out = tmp_path / "out"
     suite = tiny(shifts=["OPDA"])
@@ -391,10 +424,9 @@ def test_a_dry_run_knows_what_runs_took(serial: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("driftgate.bench.estimate._time_training", lambda _: pytest.fail("there are models"))
     plan = tiny_plan(seeds=2, source_per_seed=True)
     expected = estimate_plan(plan, SweepFolder(serial))
-    known = {record["id"]: record["wall_seconds"] for record in SweepFolder(serial).all_records()}
-    open_runs = [item for item in expected if isinstance(item.job, RunJob) and item.job.method == "gmm"]
-    assert [item.done for item in expected].count(True) == 0 or len(known) == 6
-    assert all(item.seconds is not None and item.seconds > 0 for item in open_runs if not item.done)
+    # The first seed is the tiny sweep itself, two models and six runs; the second is as much again.
+    assert [item.done for item in expected].count(True) == 8 and len(expected) == 16
+    assert all(item.seconds is not None and item.seconds > 0 for item in expected if not item.done)
     total = total_seconds(expected, 2)
     assert total is not None and total == pytest.approx(sum(i.seconds or 0.0 for i in expected if not i.done) / 2)
     assert total_seconds(estimate_plan(tiny_plan(), SweepFolder(serial)), 2) == 0
@@ -442,6 +474,63 @@ def test_mistakes_are_one_line(arguments: list[str], message: str, tmp_path: Pat
 def test_a_folder_of_another_suite_is_refused(serial: Path) -> None:
     with pytest.raises(DriftgateError, match="holds suite tiny; name another --out"):
         run_sweep(make_plan(tiny(name="other"), limit=2, quick_training=True), serial, backend="serial")
+
+
+@pytest.fixture
+def copied(serial: Path, tmp_path: Path) -> Path:
+    """The tiny sweep to be broken."""
+    return Path(shutil.copytree(serial, tmp_path / "copied"))
+
+
+@pytest.mark.parametrize("broken", ['{"id": "a', "[1, 2]", "", "\0\0"])
+def test_a_record_that_cannot_be_read_is_done_again(
+    broken: str, copied: Path, serial: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    plan, folder = tiny_plan(), SweepFolder(copied)
+    file = folder.result_file(plan.runs[2])
+    file.write_text(broken)
+    expected = estimate_plan(plan, folder)
+    assert [item.job.id for item in expected if not item.done] == [plan.runs[2].id]
+    assert len(folder.all_records()) == 5 and Watcher(plan, folder, workers=1).look().done == 5
+    assert [file.name in record.getMessage() for record in caplog.records] == [True]  # said once, not at every look
+    before = moments(copied)
+    result = run_sweep(plan, copied, backend="serial")
+    assert not result.failures and results(copied) == results(serial)
+    assert [name for name, moment in moments(copied).items() if before[name] != moment] == [file.name]
+
+
+def test_facts_of_a_model_that_cannot_be_read_stop_nothing(copied: Path) -> None:
+    for file in (copied / "models").glob("*.json"):
+        file.write_text("{")
+    plan, folder = tiny_plan(), SweepFolder(copied)
+    seen = Watcher(plan, folder, workers=1).look()
+    assert (seen.models_done, seen.done, seen.seconds_left) == (2, 6, 0)
+    assert all(item.done for item in estimate_plan(plan, folder))
+    other = estimate_plan(tiny_plan(seeds=2, source_per_seed=True), folder)
+    assert all(item.done or item.seconds for item in other)  # the training's speed is measured instead
+
+
+def test_records_without_a_time_tell_nothing(copied: Path) -> None:
+    for file in (copied / "records").glob("*.json"):
+        record = json.loads(file.read_text())
+        del record["wall_seconds"]
+        file.write_text(json.dumps(record))
+    expected = estimate_plan(tiny_plan(seeds=2), SweepFolder(copied))
+    assert [item.done for item in expected].count(True) == 8 and all(item.done or item.seconds for item in expected)
+    seen = Watcher(tiny_plan(seeds=2), SweepFolder(copied), workers=1).look()
+    assert seen.done == 6 and seen.seconds_left is None
+
+
+def test_a_rehearsal_on_small_pictures_says_nothing_about_large_ones(
+    serial: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("driftgate.bench.estimate._time_step", lambda _: 1000.0)
+    monkeypatch.setattr("driftgate.bench.estimate._time_training", lambda _: 1000.0)
+    same = estimate_plan(tiny_plan(input_size=28), SweepFolder(serial))
+    assert not any(item.done for item in same) and all((item.seconds or 0.0) < 500 for item in same)
+    fewer_classes = tiny_plan(splits={"PDA": "3/1/0", "OPDA": "2/1/1"})
+    for plan in (tiny_plan(input_size=64), fewer_classes):
+        assert all((item.seconds or 0.0) > 999 for item in estimate_plan(plan, SweepFolder(serial)))
 
 
 def test_half_written_files_are_no_records(serial: Path) -> None:

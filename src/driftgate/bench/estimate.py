@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
+from typing import NamedTuple
 
 import torch
 
-from driftgate.bench.folder import SweepFolder
+from driftgate.bench.folder import SweepFolder, read_all
 from driftgate.bench.jobs import single_thread
 from driftgate.bench.plan import Job, ModelJob, Plan, RunJob, open_cached
 from driftgate.bench.work import few_per_class, target_stream
-from driftgate.data.shifts import ClassSplit
 from driftgate.methods import create
 from driftgate.models import SourceModel
-from driftgate.models.backbones import UNTRAINED
+from driftgate.models.backbones import UNTRAINED, build_backbone
 from driftgate.models.statistics import SourceStatistics
 from driftgate.pretrain import PretrainSettings
 from driftgate.pretrain import estimate as estimate_training
@@ -43,7 +42,7 @@ class Expected:
 def estimate_plan(plan: Plan, folder: SweepFolder, progress: Progress | None = None) -> list[Expected]:
     """Every job of the plan with the time it will take on one core; nothing is written."""
     speeds, trainings = _known_speeds(folder), _known_trainings(folder)
-    open_jobs = [job for job in plan.jobs if not folder.result_file(job).exists()]
+    open_jobs = [job for job in plan.jobs if not folder.is_done(job)]
     found: dict[str, float | None] = {}
     for number, job in enumerate(open_jobs, 1):
         with single_thread():
@@ -64,34 +63,49 @@ def total_seconds(expected: list[Expected], workers: int) -> float | None:
     return sum(value for value in seconds if value is not None) / max(1, min(workers, len(seconds)))
 
 
-Speeds = dict[tuple[str, str, int], float | None]
-"""(method, backbone, batch size) -> seconds a batch."""
+class Network(NamedTuple):
+    """What decides how long a network takes for an image: its backbone, height and width, number of classes."""
 
-Trainings = dict[str, float | None]
-"""Backbone -> seconds for one image in one epoch."""
+    backbone: str
+    input_size: tuple[int, int]
+    num_classes: int
+
+
+Speeds = dict[tuple[str, Network, int], float | None]
+"""(method, network, batch size) -> seconds a batch."""
+
+Trainings = dict[Network, float | None]
+"""Network -> seconds for one image in one epoch."""
 
 
 def _known_speeds(folder: SweepFolder) -> Speeds:
-    seen: dict[tuple[str, str, int], list[float]] = {}
+    seen: dict[tuple[str, Network, int], list[float]] = {}
     for record in folder.all_records():
-        protocol = record["protocol"]
-        key = (record["method"], record["model"]["backbone"], protocol["batch_size"])
-        seen.setdefault(key, []).append(record["wall_seconds"] / protocol["batches"])
+        try:
+            model, protocol = record["model"], record["protocol"]
+            network = Network(model["backbone"], tuple(model["input_size"]), len(model["class_names"]))
+            key = (record["method"], network, protocol["batch_size"])
+            seconds = record["wall_seconds"] / protocol["batches"]
+        except KeyError:
+            continue  # of another command, or of an older version
+        seen.setdefault(key, []).append(seconds)
     return {key: statistics.fmean(values) for key, values in seen.items()}
 
 
 def _known_trainings(folder: SweepFolder) -> Trainings:
-    seen: dict[str, list[float]] = {}
-    for file in folder.models.glob("*.json"):
-        if not file.name.startswith("."):
-            facts = json.loads(file.read_text(encoding="utf-8"))
-            images = facts["samples"] * facts["training"]["epochs"]
-            seen.setdefault(facts["backbone"], []).append(facts["seconds"] / images)
+    seen: dict[Network, list[float]] = {}
+    for facts in read_all(folder.models):
+        try:
+            network = Network(facts["backbone"], tuple(facts["input_size"]), facts["num_classes"])
+            seconds = facts["seconds"] / (facts["samples"] * facts["training"]["epochs"])
+        except KeyError:
+            continue  # of an older version, which did not note the input size
+        seen.setdefault(network, []).append(seconds)
     return {key: statistics.fmean(values) for key, values in seen.items()}
 
 
 def _run_seconds(job: RunJob, speeds: Speeds) -> float | None:
-    key = (job.method, job.model.backbone, job.batch_size)
+    key = (job.method, _network(job.model), job.batch_size)
     if key not in speeds:
         speeds[key] = _told(partial(_time_step, job), job.label)
     speed = speeds[key]
@@ -100,10 +114,21 @@ def _run_seconds(job: RunJob, speeds: Speeds) -> float | None:
 
 def _training_seconds(job: ModelJob, trainings: Trainings) -> float | None:
     images = _num_images(job) * PretrainSettings(**job.training).epochs
-    if job.backbone not in trainings:
-        trainings[job.backbone] = _told(lambda: _time_training(job) / images, job.label)
-    speed = trainings[job.backbone]
+    network = _network(job)
+    if network not in trainings:
+        trainings[network] = _told(lambda: _time_training(job) / images, job.label)
+    speed = trainings[network]
     return None if speed is None else speed * images
+
+
+def _network(job: ModelJob) -> Network:
+    return Network(job.backbone, job.input_size or _own_size(job.backbone), job.num_classes)
+
+
+@lru_cache(maxsize=4)
+def _own_size(backbone: str) -> tuple[int, int]:
+    """Height and width of the images a backbone takes if nobody says anything else."""
+    return build_backbone(backbone, weights=UNTRAINED).input_size
 
 
 def _told(measure: Callable[[], float], label: str) -> float | None:
@@ -136,13 +161,12 @@ def _time_step(job: RunJob) -> float:
 def _time_training(job: ModelJob) -> float:
     data = open_cached(job.data, job.root)
     domain = few_per_class(data.domain(job.source, seed=job.seed), job.per_class)
-    split = ClassSplit.parse(job.split)
-    return estimate_training(_untrained(job), domain, split, PretrainSettings(**job.training), workers=0)
+    return estimate_training(_untrained(job), domain, job.class_split, PretrainSettings(**job.training), workers=0)
 
 
 def _untrained(job: ModelJob) -> SourceModel:
     """The network without its weights, which decide nothing about time."""
-    names = open_cached(job.data, job.root).class_names[: ClassSplit.parse(job.split).num_source]
+    names = open_cached(job.data, job.root).class_names[: job.num_classes]
     return SourceModel.build(job.backbone, names, input_size=job.input_size, weights=UNTRAINED)
 
 
@@ -157,4 +181,4 @@ def _num_batches(job: RunJob) -> int:
 def _num_images(job: ModelJob) -> int:
     data = open_cached(job.data, job.root)
     domain = few_per_class(data.domain(job.source, seed=0), job.per_class)
-    return int((domain.classes < ClassSplit.parse(job.split).num_source).sum())
+    return int((domain.classes < job.num_classes).sum())

@@ -7,12 +7,14 @@ several sweeps, also on several machines, can work on one folder, and a killed o
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,6 +29,8 @@ STALE_SECONDS = 600.0
 """A progress report or temporary file of another machine that is older belongs to nobody."""
 
 State = Literal["done", "failed", "open"]
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,7 @@ class SweepFolder:
         """Write ``suite.json``: all pairs, shifts, methods and seeds that sweeps in this folder have had so far."""
         file = self.path / "suite.json"
         document = suite.model_dump(mode="json")
-        before = _read(file) or {}
+        before = read_json(file) or {}
         if before.get("name", suite.name) != suite.name:
             raise DriftgateError(
                 f"Expected a folder for suite {suite.name} but {self.path} holds suite {before['name']}; name another "
@@ -82,11 +86,13 @@ class SweepFolder:
         write_text(file, json.dumps({**document, **merged, "methods": list(named.values())}, indent=2) + "\n")
 
     def result_file(self, job: Job) -> Path:
-        """The file whose presence says that a job is finished."""
+        """What a job leaves when it is finished."""
         return self.model_file(job) if isinstance(job, ModelJob) else self.records / f"{job.id}.json"
 
     def model_file(self, job: ModelJob) -> Path:
-        return self.models / f"{job.id}.safetensors"
+        """Where a model is, or will be: older versions named it otherwise, but its name always ended in its digest."""
+        own = self.models / f"{job.id}.safetensors"
+        return own if own.exists() else next(self.models.glob(f"*-{short(job.digest)}.safetensors"), own)
 
     def checkpoint_file(self, job: Job) -> Path:
         """Where a job that was stopped goes on."""
@@ -100,28 +106,31 @@ class SweepFolder:
 
     def state(self, job: Job, since: float) -> State:
         """Whether a job is finished, or has failed since a moment, or is still to be done."""
-        if self.result_file(job).exists():
+        if self.is_done(job):
             return "done"
         failure = self.failure(job)
         return "failed" if failure is not None and failure["time"] >= since else "open"
 
+    def is_done(self, job: Job) -> bool:
+        """Whether the result of a job is there; a record that cannot be read is none, and the run is to be done."""
+        return self.model_file(job).exists() if isinstance(job, ModelJob) else self.record(job) is not None
+
     def failure(self, job: Job) -> dict[str, Any] | None:
         """What went wrong the last time, if it did."""
-        return _read(self.failure_file(job))
+        return read_json(self.failure_file(job))
 
     def record(self, job: RunJob) -> dict[str, Any] | None:
         """The record of a finished run."""
-        return _read(self.result_file(job))
+        return read_json(self.result_file(job))
 
     def all_records(self) -> list[dict[str, Any]]:
-        """Every record in the folder, of whatever run; half-written files of killed processes are passed over."""
-        files = sorted(file for file in self.records.glob("*.json") if not file.name.startswith("."))
-        return [record for file in files if (record := _read(file)) is not None]
+        """Every record in the folder, of whatever run; what cannot be read is passed over."""
+        return read_all(self.records)
 
     def same_run(self, job: RunJob) -> dict[str, Any] | None:
         """A record of the same run under another name: an ablation's default is the suite's own run."""
         for file in self.records.glob(f"*-{short(job.digest)}.json"):
-            record = None if file.name.startswith(".") else _read(file)
+            record = None if file.name.startswith(".") else read_json(file)
             if record is not None and record.get("digest") == job.digest:
                 return record
         return None
@@ -164,13 +173,12 @@ class SweepFolder:
             "pid": os.getpid(),
             "host": socket.gethostname(),
         }
-        write_text(self.report_file(job.id), json.dumps(facts))
+        # Nobody needs it after a power cut, and it is written often.
+        write_text(self.report_file(job.id), json.dumps(facts), durable=False)
 
     def reports(self, *, alive: bool = True) -> list[dict[str, Any]]:
         """The reports of jobs that are being done, or of those whose process is gone."""
-        files = sorted(file for file in self.progress.glob("*.json") if not file.name.startswith("."))
-        found = [report for file in files if (report := _read(file)) is not None]
-        return [report for report in found if _is_alive(report) == alive]
+        return [report for report in read_all(self.progress) if _is_alive(report) == alive]
 
 
 def process_is_alive(pid: int) -> bool:
@@ -193,10 +201,28 @@ def _is_alive(report: dict[str, Any]) -> bool:
     return bool(time.time() - report["updated"] < STALE_SECONDS)
 
 
-def _read(file: Path) -> dict[str, Any] | None:
-    """A JSON file, or None if it is not there (any more)."""
+def read_all(folder: Path) -> list[dict[str, Any]]:
+    """The JSON objects of a folder by name; hidden files are being written and do not count."""
+    files = sorted(file for file in folder.glob("*.json") if not file.name.startswith("."))
+    return [document for file in files if (document := read_json(file)) is not None]
+
+
+def read_json(file: Path) -> dict[str, Any] | None:
+    """The JSON object in a file, or None if it is not there (any more) or cannot be read, which is warned of."""
     try:
-        document: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        document = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
+    except (OSError, ValueError) as error:
+        _warn_once(f"{file} cannot be read and counts as missing: {error}")
+        return None
+    if not isinstance(document, dict):
+        _warn_once(f"{file} holds no JSON object and counts as missing")
+        return None
     return document
+
+
+@lru_cache(maxsize=1000)
+def _warn_once(message: str) -> None:
+    """Warn of a file the first time only: whoever watches a sweep reads it twice a second."""
+    logger.warning(message)

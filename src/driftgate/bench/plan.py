@@ -34,10 +34,10 @@ LONGEST_NAME = 150
 
 
 class ModelJob(BaseModel):
-    """A source model to train: ``data`` under ``root``, domain ``source``, the first classes of ``split``.
+    """A source model to train: ``data`` under ``root``, domain ``source``, its first ``num_classes`` classes.
 
-    ``training`` holds all of ``PretrainSettings``, ``per_class`` the number of images of each class to train on at
-    most, ``digest`` the whole hash.
+    Shifts with as many source classes share it. ``training`` holds all of ``PretrainSettings``, ``per_class`` the
+    number of images of each class to train on at most, ``digest`` the whole hash.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -47,8 +47,7 @@ class ModelJob(BaseModel):
     data: str
     root: str | None
     source: str
-    shift: Shift
-    split: str
+    num_classes: int
     seed: int
     backbone: str
     weights: str | None
@@ -59,7 +58,12 @@ class ModelJob(BaseModel):
     @property
     def label(self) -> str:
         """For people."""
-        return f"{self.source} {self.shift.value} seed {self.seed}: source training"
+        return f"{self.source} {self.num_classes} classes seed {self.seed}: source training"
+
+    @property
+    def class_split(self) -> ClassSplit:
+        """The source classes alone: what a target shares or adds makes no difference here."""
+        return ClassSplit(self.num_classes, 0, 0)
 
 
 class RunJob(BaseModel):
@@ -76,6 +80,8 @@ class RunJob(BaseModel):
     suite: str
     model: ModelJob
     targets: tuple[str, ...]
+    shift: Shift
+    split: str
     class_order: ClassOrder
     method: str
     preset: str | None
@@ -86,10 +92,6 @@ class RunJob(BaseModel):
     limit: int | None
     study: str | None
     variant: str | None
-
-    @property
-    def shift(self) -> Shift:
-        return self.model.shift
 
     @property
     def source(self) -> str:
@@ -108,7 +110,7 @@ class RunJob(BaseModel):
 
     @property
     def class_split(self) -> ClassSplit:
-        return ClassSplit.parse(self.model.split, self.class_order)
+        return ClassSplit.parse(self.split, self.class_order)
 
 
 Job = ModelJob | RunJob
@@ -159,7 +161,7 @@ def make_plan(
         model = planner.model_job(pair.source, shift, seed)
         for entry, variant in product(entries, variants):
             if entry.runs_under(shift):
-                run = planner.run_job(model, pair, entry, seed, variant)
+                run = planner.run_job(model, pair, entry, shift=shift, seed=seed, variant=variant)
                 models[model.id], runs[run.id] = model, run
     if not runs:
         raise DriftgateError(
@@ -229,7 +231,7 @@ class _Planner:
     def model_job(self, source: str, shift: Shift, seed: int) -> ModelJob:
         suite = self.suite
         # The source classes are the same in every class order, so that all orders share a model.
-        split = self.split(shift, "shared-first")
+        num_classes = self.split(shift, "shared-first").num_source
         own_seed = seed if suite.source_per_seed else 0
         training = suite.training_settings(own_seed)
         if self.quick:
@@ -241,7 +243,7 @@ class _Planner:
                 "data": suite.data,
                 "source": source,
                 "images": _images(self.data, (source,)),
-                "classes": list(self.data.class_names[: split.num_source]),
+                "classes": list(self.data.class_names[:num_classes]),
                 "backbone": suite.backbone,
                 "input_size": suite.input_size,
                 "weights": _weights_digest(suite.weights),
@@ -249,15 +251,14 @@ class _Planner:
                 "per_class": per_class,
             }
         )
-        parts = [source, shift.value, *([f"seed{own_seed}"] if suite.source_per_seed else [])]
+        parts = [source, f"{num_classes}-classes", *([f"seed{own_seed}"] if suite.source_per_seed else [])]
         return ModelJob(
             id=make_id(parts, digest),
             digest=digest,
             data=suite.data,
             root=None if self.root is None else str(self.root),
             source=source,
-            shift=shift,
-            split=str(split),
+            num_classes=num_classes,
             seed=own_seed,
             backbone=suite.backbone,
             weights=suite.weights,
@@ -266,9 +267,12 @@ class _Planner:
             per_class=per_class,
         )
 
-    def run_job(self, model: ModelJob, pair: Pair, entry: MethodEntry, seed: int, variant: Variant) -> RunJob:
+    def run_job(
+        self, model: ModelJob, pair: Pair, entry: MethodEntry, *, shift: Shift, seed: int, variant: Variant
+    ) -> RunJob:
         suite = self.suite
         order = variant.class_order or suite.class_order
+        split = str(self.split(shift, order))
         settings = entry.resolve(suite.data, seed, **variant.settings)
         batch_size = variant.batch_size or suite.batch_size
         digest = digest_of(
@@ -276,7 +280,7 @@ class _Planner:
                 "model": model.digest,
                 "targets": list(pair.targets),
                 "images": _images(self.data, pair.targets),
-                "split": f"{self.split(model.shift, order)} {order}",
+                "split": f"{split} {order}",
                 "method": entry.name,
                 "settings": settings,
                 "seed": seed,
@@ -287,13 +291,15 @@ class _Planner:
         )
         study = None if self.study is None else self.study.name
         named = [] if study is None else [study, variant.name.removeprefix(f"{study}=")]
-        parts = [pair.source, "+".join(pair.targets), model.shift.value, entry.name, f"seed{seed}", *named]
+        parts = [pair.source, "+".join(pair.targets), shift.value, entry.name, f"seed{seed}", *named]
         return RunJob(
             id=make_id(parts, digest),
             digest=digest,
             suite=suite.name,
             model=model,
             targets=pair.targets,
+            shift=shift,
+            split=split,
             class_order=order,
             method=entry.name,
             preset=entry.preset_for(suite.data),

@@ -96,9 +96,9 @@ def finished_records(plan: Plan, folder: SweepFolder) -> list[dict[str, Any]]:
 
 def _without_waiting(pending: Sequence[Job], folder: SweepFolder) -> list[Job]:
     """What can be done now; runs of models nobody has trained yet come last, when these may be there."""
-    ready = [job for job in pending if isinstance(job, RunJob) and folder.result_file(job.model).exists()]
+    ready = [job for job in pending if isinstance(job, RunJob) and folder.is_done(job.model)]
     training = [job for job in pending if isinstance(job, ModelJob)]
-    rest = [job for job in pending if isinstance(job, RunJob) and not folder.result_file(job.model).exists()]
+    rest = [job for job in pending if isinstance(job, RunJob) and not folder.is_done(job.model)]
     return [*training, *ready, *rest]
 
 

@@ -5,14 +5,13 @@ Only files are read, so that it sees the work of other sweeps and other machines
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from driftgate.bench.folder import SweepFolder
+from driftgate.bench.folder import SweepFolder, read_json
 from driftgate.bench.plan import ModelJob, Plan, RunJob
 from driftgate.bench.runner import score_of, summarise
 
@@ -51,7 +50,7 @@ class Watcher:
         self._runs = {job.id: job for job in plan.runs}
         self._models = {job.id: job for job in plan.models}
         self._records: dict[str, dict[str, Any]] = {}
-        self._trained: dict[str, float] = {}
+        self._trained: dict[str, float | None] = {}
         self._failed: dict[str, str] = {}
         self.look()  # what was there before is no news
 
@@ -75,15 +74,15 @@ class Watcher:
 
     def _new_models(self) -> list[str]:
         lines = []
-        present = _names(self.folder.models, ".safetensors")
-        for name in sorted((present & self._models.keys()) - self._trained.keys()):
-            file = self.folder.model_file(self._models[name]).with_suffix(".json")
-            facts = json.loads(file.read_text(encoding="utf-8"))
-            self._trained[name] = float(facts["seconds"])
+        for name, job in sorted(self._models.items()):
+            if name in self._trained or not self.folder.is_done(job):
+                continue
+            facts = read_json(self.folder.model_file(job).with_suffix(".json")) or {}
+            self._trained[name] = facts.get("seconds")
             self._failed.pop(name, None)
-            held = facts["held_out_accuracy"]
+            held = facts.get("held_out_accuracy")
             accuracy = "" if held is None else f", {100 * held:.1f} % on what was held out"
-            lines.append(f"{self._models[name].label}{accuracy} ({facts['seconds']:.0f} s)")
+            lines.append(f"{job.label}{accuracy}{_took(facts.get('seconds'))}")
         return lines
 
     def _new_records(self) -> list[str]:
@@ -93,11 +92,11 @@ class Watcher:
             if record is None:
                 continue
             kept = ("method", "variant", "shift", "score", "metrics", "wall_seconds")
-            self._records[name] = {key: record[key] for key in kept}
+            self._records[name] = {key: record.get(key) for key in kept}
             self._failed.pop(name, None)
             score = score_of(record)
             shown = "-" if score is None else f"{100 * score:.1f}"
-            lines.append(f"{self._runs[name].label}: {shown} ({record['wall_seconds']:.0f} s)")
+            lines.append(f"{self._runs[name].label}: {shown}{_took(record.get('wall_seconds'))}")
         return lines
 
     def _new_failures(self) -> list[str]:
@@ -114,10 +113,12 @@ class Watcher:
         """Of each open job, what jobs of its kind took; less for those that are half done."""
         by_method: dict[str, list[float]] = {}
         for record in self._records.values():
-            by_method.setdefault(record["method"], []).append(record["wall_seconds"])
+            if record["wall_seconds"] is not None:
+                by_method.setdefault(record["method"], []).append(record["wall_seconds"])
         means = {name: statistics.fmean(values) for name, values in by_method.items()}
         run_mean = statistics.fmean(means.values()) if means else None
-        model_mean = statistics.fmean(self._trained.values()) if self._trained else None
+        trained = [seconds for seconds in self._trained.values() if seconds is not None]
+        model_mean = statistics.fmean(trained) if trained else None
         part_done = {report["id"]: report["done"] / max(report["total"], 1) for report in running}
         total = 0.0
         for job in self.plan.jobs:
@@ -134,6 +135,10 @@ def _expected(
     job: RunJob | ModelJob, means: dict[str, float], run_mean: float | None, model_mean: float | None
 ) -> float | None:
     return model_mean if isinstance(job, ModelJob) else means.get(job.method, run_mean)
+
+
+def _took(seconds: float | None) -> str:
+    return "" if seconds is None else f" ({seconds:.0f} s)"
 
 
 def _names(folder: Any, ending: str) -> set[str]:

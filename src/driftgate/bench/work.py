@@ -133,11 +133,10 @@ def _model_is_ready(job: RunJob, folder: SweepFolder, sweep: Sweep) -> bool:
 def train(job: ModelJob, folder: SweepFolder, reporter: Reporter) -> None:
     """Train a source model; one that was stopped goes on."""
     data = open_cached(job.data, job.root)
-    split = ClassSplit.parse(job.split)
     settings = PretrainSettings(**job.training)
     model = SourceModel.build(
         job.backbone,
-        data.class_names[: split.num_source],
+        data.class_names[: job.num_classes],
         seed=job.seed,
         input_size=job.input_size,
         weights=job.weights,
@@ -145,7 +144,7 @@ def train(job: ModelJob, folder: SweepFolder, reporter: Reporter) -> None:
     report = pretrain(
         model,
         few_per_class(data.domain(job.source, seed=job.seed), job.per_class),
-        split,
+        job.class_split,
         settings,
         workers=0,
         checkpoint=folder.checkpoint_file(job),
@@ -154,11 +153,11 @@ def train(job: ModelJob, folder: SweepFolder, reporter: Reporter) -> None:
     facts = {
         "id": job.id,
         "source": job.source,
-        "shift": job.shift.value,
-        "split": job.split,
+        "num_classes": job.num_classes,
         "seed": job.seed,
         "data": job.data,
         "backbone": job.backbone,
+        "input_size": model.spec.input_size,
         "training": job.training,
         "per_class": job.per_class,
         **report.as_dict(),
@@ -192,7 +191,8 @@ def run(job: RunJob, folder: SweepFolder, reporter: Reporter) -> None:
 
 def _stream(job: RunJob, folder: SweepFolder, reporter: Reporter) -> dict[str, Any]:
     data, split = open_cached(job.model.data, job.model.root), job.class_split
-    model = SourceModel.load(folder.model_file(job.model))
+    file = folder.model_file(job.model)
+    model = SourceModel.load(file)
     model.check_class_names(data.class_names[: split.num_source])
     stream = target_stream(job, model.spec.input_size)
     method = create(job.method, model, **job.settings)
@@ -219,7 +219,7 @@ def _stream(job: RunJob, folder: SweepFolder, reporter: Reporter) -> dict[str, A
             "drop_last": job.drop_last,
             "limit_batches": job.limit,
             "preset": job.preset,
-            "model_id": job.model.id,
+            "model_id": file.stem,
         },
         checkpoint=folder.checkpoint_file(job),
         on_batch=on_batch,
