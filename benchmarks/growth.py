@@ -2,16 +2,17 @@
 
     python benchmarks/growth.py --plot docs/growth.png
 
-Mixture, gate and losses with their gradient on given features: no network, no augmentation, no optimiser. Time is the
-median of several steps; memory is what torch allocated at once, above what it held before, told by its own profiler.
+Mixture, gate and losses with their gradient on given features: no network, no augmentation, no optimiser. Time is that
+of the fastest of several steps; memory is what torch allocated at once, above what it held before, told by its own
+profiler. Both stand beside a formula whose factors are fitted.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ def step(method: GMM, features: torch.Tensor, logits: torch.Tensor) -> None:
 
 
 def cost(point: dict[str, int], repeats: int) -> dict[str, Any]:
-    """Median seconds and largest allocation of a step at one point."""
+    """Seconds of the fastest step, for a busy machine only adds to it, and the largest allocation at one point."""
     method, generator = make(point["C"], point["R"]), seeded(0)
     seconds = []
     for _ in range(repeats + 2):
@@ -76,7 +77,7 @@ def cost(point: dict[str, int], repeats: int) -> dict[str, Any]:
         seconds.append(time.perf_counter() - started)
     return {
         **point,
-        "seconds": statistics.median(seconds[2:]),
+        "seconds": min(seconds[2:]),
         "state_bytes": method.mixture.num_bytes,
         "peak_bytes": _largest_allocation(method, features.detach(), logits.detach()),
     }
@@ -95,24 +96,31 @@ def _largest_allocation(method: GMM, features: torch.Tensor, logits: torch.Tenso
     return largest
 
 
-def design(points: list[dict[str, Any]]) -> Array:
-    """Columns of the model: constant, N C R^2 (moments, solves), C R^3 (factorisation), N^2 R (contrastive loss)."""
-    rows = [[1.0, p["N"] * p["C"] * p["R"] ** 2, p["C"] * p["R"] ** 3, 4 * p["N"] ** 2 * p["R"]] for p in points]
-    return np.array(rows)
+def time_terms(point: dict[str, Any]) -> list[float]:
+    """Constant, N C R^2 (moments, solves), C R^3 (factorisation), N^2 R (contrastive loss)."""
+    n, c, r = point["N"], point["C"], point["R"]
+    return [1.0, n * c * r**2, c * r**3, n**2 * r]
 
 
-def fitted(points: list[dict[str, Any]]) -> Array:
-    """Non-negative coefficients of the model, fitted to relative errors."""
+def memory_terms(point: dict[str, Any]) -> list[float]:
+    """Constant, C R^2 (the mixture before and after), N R^2 (packed outer products), N^2 (contrastive loss), N C."""
+    n, c, r = point["N"], point["C"], point["R"]
+    return [1.0, c * r**2, n * r**2, n**2, n * c]
+
+
+def fit(points: list[dict[str, Any]], terms: Callable[[dict[str, Any]], list[float]], name: str) -> Array:
+    """Non-negative factors of the terms, fitted to the relative errors of what was measured."""
     from scipy.optimize import nnls
 
-    measured = np.array([point["seconds"] for point in points])
-    coefficients: Array = nnls(design(points) / measured[:, None], np.ones(len(points)))[0]
-    return coefficients
+    measured = np.array([point[name] for point in points])
+    factors: Array = nnls(np.array([terms(point) for point in points]) / measured[:, None], np.ones(len(points)))[0]
+    return factors
 
 
 def draw(points: list[dict[str, Any]], path: Path) -> None:
     """Three panels of time above three of memory, measured beside the formula."""
-    coefficients = fitted(points)
+    seconds, peak = fit(points, time_terms, "seconds"), fit(points, memory_terms, "peak_bytes")
+    formulas = ((seconds, time_terms), (peak, memory_terms))
     figure, axes = plt.subplots(2, 3, figsize=(11, 6), layout="constrained")
     for column, (axis, values) in enumerate(AXES.items()):
         chosen = [point for point in points if all(point[o] == BASE[o] for o in BASE if o != axis)]
@@ -123,8 +131,10 @@ def draw(points: list[dict[str, Any]], path: Path) -> None:
         milliseconds = [1e3 * point["seconds"] for point in chosen]
         peaks, states = ([point[name] / 2**20 for point in chosen] for name in ("peak_bytes", "state_bytes"))
         top.plot(xs, milliseconds, "o", color="#0b6e99", label="measured")
-        top.plot(xs, 1e3 * design(chosen) @ coefficients, color="#d1495b", label="a + b NCR² + c CR³ + d N²R")
+        lines = [[factors @ terms(point) for point in chosen] for factors, terms in formulas]
+        top.plot(xs, 1e3 * np.array(lines[0]), color="#d1495b", label="a + b NCR² + c CR³ + d N²R")
         bottom.plot(xs, peaks, "o", color="#0b6e99", label="peak of the step")
+        bottom.plot(xs, np.array(lines[1]) / 2**20, color="#d1495b", label="a + b CR² + c NR² + d N² + e NC")
         bottom.plot(xs, states, color="#6a994e", label="state, 4C(R + R(R+1)/2 + 1)")
         top.set(xscale="log", yscale="log", title=fixed, ylabel="ms" if column == 0 else "")
         bottom.set(xscale="log", yscale="log", xlabel=NAMES[axis], ylabel="MiB" if column == 0 else "")
@@ -141,7 +151,7 @@ def draw(points: list[dict[str, Any]], path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--repeats", type=int, default=30)
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
@@ -154,8 +164,12 @@ def main() -> None:
         for p in points:
             sizes = f"{p['peak_bytes'] / 2**20:.2f} | {p['state_bytes'] / 2**20:.3f}"
             print(f"| {p['C']} | {p['R']} | {p['N']} | {1e3 * p['seconds']:.2f} | {sizes} |")
-        terms = zip(("1", "N C R^2", "C R^3", "N^2 R"), fitted(points), strict=True)
-        print("seconds = " + " + ".join(f"{value:.2e} * {term}" for term, value in terms))
+        for name, terms, texts in (
+            ("seconds", time_terms, ("1", "N C R^2", "C R^3", "N^2 R")),
+            ("peak_bytes", memory_terms, ("1", "C R^2", "N R^2", "N^2", "N C")),
+        ):
+            factors = zip(texts, fit(points, terms, name), strict=True)
+            print(f"{name} = " + " + ".join(f"{value:.2e} * {text}" for text, value in factors))
     if arguments.plot:
         draw(points, arguments.plot)
 
