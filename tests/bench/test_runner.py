@@ -20,6 +20,7 @@ from driftgate.bench import runner
 from driftgate.bench.ablations import get_study
 from driftgate.bench.estimate import estimate_plan, total_seconds
 from driftgate.bench.folder import SweepFolder, process_is_alive
+from driftgate.bench.jobs import available_cores
 from driftgate.bench.plan import Job, Plan, RunJob, make_plan
 from driftgate.bench.runner import run_sweep, score_of, summarise
 from driftgate.bench.suite import Suite, parse_suite, read_suite
@@ -33,6 +34,8 @@ QUICK = ["--limit", "2", "--quick-training"]
 OF_THE_MACHINE = ("seconds", "wall_seconds", "peak_memory_bytes", "versions")
 STARTS_PROCESSES = pytest.mark.timeout(900)
 """Each process imports torch, which takes a while on a busy machine."""
+
+NEEDS_RAY = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs the extra bench")
 
 KEYS = {"id", "suite", "source", "target", "shift", "seed", "study", "variant", "method", "settings", "model"}
 
@@ -151,12 +154,26 @@ def test_loky_gives_the_same_and_nothing_is_done_twice(serial: Path, tmp_path: P
     assert moments(tmp_path) == before and len(again.records) == 6 and again.seconds < result.seconds
 
 
-@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs the extra bench")
+@NEEDS_RAY
 @STARTS_PROCESSES
 def test_ray_gives_the_same(serial: Path, tmp_path: Path) -> None:
     result = run_sweep(tiny_plan(), tmp_path, workers=2, backend="ray")
     assert not result.failures
     assert results(tmp_path) == results(serial)
+
+
+@NEEDS_RAY
+@STARTS_PROCESSES
+def test_ray_works_on_all_cores_of_its_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    runner.check_backend("ray")
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 40.0})
+    command = ["bench", str(tiny_file(tmp_path)), *QUICK, "--out", str(tmp_path / "out"), "--dry-run", "--json"]
+    told = CliRunner().invoke(app, [*command, "--backend", "ray"])
+    assert json.loads(told.stdout)["workers"] == 40
+    assert json.loads(CliRunner().invoke(app, [*command, "--backend", "ray", "--workers", "3"]).stdout)["workers"] == 3
+    assert json.loads(CliRunner().invoke(app, command).stdout)["workers"] == available_cores()
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is there")
@@ -241,6 +258,19 @@ def test_a_failed_run_is_tried_again_and_forgotten(tmp_path: Path, monkeypatch: 
     assert result.failures == {plan.runs[0].id: "MemoryError: no room"} and result.records == []
     result = run_sweep(plan, tmp_path, backend="serial")
     assert not result.failures and len(result.records) == 1 and list((tmp_path / "failures").iterdir()) == []
+
+
+def test_a_failure_is_forgotten_when_its_settings_were_corrected(tmp_path: Path) -> None:
+    def plan(*methods: Any) -> Plan:
+        return tiny_plan(shifts=["OPDA"], methods=methods)
+
+    wrong, other = {"name": "gmm", "settings": {"lr": 1e30}}, {"name": "tent", "settings": {"lr": 1e30}}
+    assert len(run_sweep(plan(wrong, other), tmp_path, backend="serial").failures) == 2
+    assert not run_sweep(plan("gmm"), tmp_path, backend="serial").failures
+    (left,) = (tmp_path / "failures").iterdir()  # nobody has corrected the other
+    assert "tent" in left.name
+    assert not run_sweep(plan("tent"), tmp_path, backend="serial").failures
+    assert list((tmp_path / "failures").iterdir()) == []
 
 
 def test_runs_of_a_model_that_cannot_be_trained_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -349,19 +379,21 @@ def test_a_killed_worker_costs_only_its_own_run(serial: Path, tmp_path: Path) ->
     assert killed and not result.failures and results(tmp_path) == results(serial)
 
 
-def kill_myself(job: Job, sweep: Sweep) -> None:
-    """A run that takes its process with it, and others that do not."""
-    if isinstance(job, RunJob) and job.method == "bn-stats":
-        SweepFolder(sweep.path).report(job, 0, 1, None, time.time())
-        os.kill(os.getpid(), signal.SIGKILL)
-    work(job, sweep)
-
-
 @STARTS_PROCESSES
-def test_a_run_that_kills_its_process_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("backend", ["loky", pytest.param("ray", marks=NEEDS_RAY)])
+def test_a_run_that_kills_its_process_fails_alone(
+    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kill_myself(job: Job, sweep: Sweep) -> None:
+        """A run that takes its process with it; defined here, for a worker cannot import this file."""
+        if isinstance(job, RunJob) and job.method == "bn-stats":
+            SweepFolder(sweep.path).report(job, 0, 1, None, time.time())
+            os.kill(os.getpid(), signal.SIGKILL)
+        work(job, sweep)
+
     monkeypatch.setattr(runner, "work", kill_myself)
     plan = tiny_plan(shifts=["PDA"])
-    result = run_sweep(plan, tmp_path, workers=2)
+    result = run_sweep(plan, tmp_path, workers=2, backend=backend)
     (name,) = result.failures
     assert "bn-stats" in name and "died twice" in result.failures[name]
     assert {record["method"] for record in result.records} == {"source-only", "gmm"}
@@ -462,6 +494,14 @@ def test_the_commands(tmp_path: Path, serial: Path) -> None:
         (["bench", "digits", "--methods", "gmm", "--seeds", "none"], "number of seeds"),
         (["bench", "digits", "--backend", "cloud"], "Expected a backend"),
         (["ablate", "nothing"], "Expected a study out of losses"),
+        (["ablate", ","], "Expected names after ablate"),
+        (["bench", "digits", "--methods", ","], "Expected names after --methods"),
+        (["bench", "digits", "--shifts", ""], "Expected names after --shifts"),
+        (["bench", "digits", "--pairs", " , "], "Expected names after --pairs"),
+        (["bench", "digits", "--backbone", "foo"], "Expected a backbone out of cnn, lite0, resnet50"),
+        (["bench", "digits", "--backbone", "foo", "--dry-run"], "Expected a backbone out of cnn, lite0, resnet50"),
+        (["bench", "digits", "--methods", "gmm", "--set", "gmm.adapt_layers=nolayer"], "'nolayer'; layers of this"),
+        (["ablate", "decay", "--set", "tnt.lr=1"], "add it to the suite's own methods"),
     ],
 )
 def test_mistakes_are_one_line(arguments: list[str], message: str, tmp_path: Path) -> None:
@@ -469,6 +509,12 @@ def test_mistakes_are_one_line(arguments: list[str], message: str, tmp_path: Pat
     assert result.exit_code == 2, result.output
     assert message in result.stderr and len(result.stderr.strip().splitlines()) == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_a_dry_run_refuses_the_folder_of_another_suite(serial: Path, tmp_path: Path) -> None:
+    file = tiny_file(tmp_path, name="other")
+    told = CliRunner().invoke(app, ["bench", str(file), *QUICK, "--out", str(serial), "--dry-run"])
+    assert told.exit_code == 2 and "holds suite tiny; name another --out" in told.stderr, told.output
 
 
 def test_a_folder_of_another_suite_is_refused(serial: Path) -> None:

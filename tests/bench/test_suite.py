@@ -113,6 +113,8 @@ def test_a_suite_of_ones_own(tmp_path: Path) -> None:
         ({"pairs": ["a ->"]}, "Expected a pair like"),
         ({"pairs": ["a -> b+b"]}, "each target of a pair once"),
         ({"pairs": []}, "pairs"),
+        ({"pairs": None}, "pairs: expected one or a list of them, got None"),
+        ({"methods": 5}, "methods: expected one or a list of them, got 5"),
         ({"methods": ["gmm", "gmm"]}, "each method once but gmm"),
         ({"methods": [{"name": "gmm", "settings": {"seed": 3}}]}, "a method's seed is the run's"),
         ({"shifts": ["XDA"]}, "shifts.0: .*got 'XDA'"),
@@ -142,6 +144,9 @@ def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
     (tmp_path / "broken.yaml").write_text("name: [")
     with pytest.raises(DriftgateError, match=r"Expected YAML in .*broken\.yaml"):
         read_suite(tmp_path / "broken.yaml")
+    (tmp_path / "binary.yaml").write_bytes(b"\x89PNG\xff\xfe")
+    with pytest.raises(DriftgateError, match=r"YAML text in .*binary\.yaml but it cannot be read"):
+        read_suite(tmp_path / "binary.yaml")
     with pytest.raises(DriftgateError, match="'data' is missing"):
         parse_suite({"name": "mine", "pairs": ["a"], "methods": ["gmm"]}, "here")
 
@@ -190,10 +195,20 @@ def test_settings_by_hand() -> None:
             suite.with_settings([wrong])
 
 
-def test_methods_are_looked_up_when_a_suite_is_run_not_when_it_is_read() -> None:
+def test_methods_and_networks_are_looked_up_when_a_suite_is_run_not_when_it_is_read() -> None:
     suite = parse_suite(own(methods=["source-onyl"]), "here")
     with pytest.raises(DriftgateError, match="did you mean source-only"):
         make_plan(suite)
+    small = own(backbone="cnn")
+    for name in ("foo", "timm/foo"):
+        with pytest.raises(DriftgateError, match=r"Expected a backbone|needs timm|model of timm"):
+            make_plan(parse_suite({**small, "backbone": name}, "here"))
+    for layers in ("nolayer", "norm,backbone.nolayer"):
+        entry = {"name": "gmm", "settings": {"adapt_layers": layers}}
+        with pytest.raises(DriftgateError, match=r"nolayer'; layers of this model are backbone"):
+            make_plan(parse_suite({**small, "methods": [entry]}, "here"))
+    entry = {"name": "gmm", "settings": {"adapt_layers": "norm, backbone.layers.0"}}
+    assert make_plan(parse_suite({**small, "methods": [entry]}, "here")).runs
     with pytest.raises(DriftgateError, match="no setting 'lrr'"):
         make_plan(parse_suite(own(methods=[{"name": "gmm", "settings": {"lrr": 1}}]), "here"))
     with pytest.raises(DriftgateError, match="Expected a preset of 'gmm'"):

@@ -11,7 +11,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from filelock import FileLock, Timeout
 
-from driftgate.bench.plan import Job, ModelJob, RunJob, short
+from driftgate.bench.plan import SHORT_DIGEST, Job, ModelJob, RunJob, short
 from driftgate.bench.suite import Suite
 from driftgate.checkpoint import write_text
 from driftgate.types import DriftgateError
@@ -68,22 +68,30 @@ class SweepFolder:
         with FileLock(self.path / "locks" / "suite.lock"):
             self._note_suite(suite)
 
+    @property
+    def suite_file(self) -> Path:
+        return self.path / "suite.json"
+
+    def check_suite(self, suite: Suite) -> None:
+        """Refuse a folder that holds another suite; nothing is written."""
+        held = (read_json(self.suite_file) or {}).get("name", suite.name)
+        if held != suite.name:
+            raise DriftgateError(
+                f"Expected a folder for suite {suite.name} but {self.path} holds suite {held}; name another --out."
+            )
+
     def _note_suite(self, suite: Suite) -> None:
         """Write ``suite.json``: all pairs, shifts, methods and seeds that sweeps in this folder have had so far."""
-        file = self.path / "suite.json"
+        self.check_suite(suite)
         document = suite.model_dump(mode="json")
-        before = read_json(file) or {}
-        if before.get("name", suite.name) != suite.name:
-            raise DriftgateError(
-                f"Expected a folder for suite {suite.name} but {self.path} holds suite {before['name']}; name another "
-                "--out."
-            )
+        before = read_json(self.suite_file) or {}
         named = {entry["name"]: entry for entry in [*before.get("methods", []), *document["methods"]]}
         merged = {
             key: [*before.get(key, []), *(item for item in document[key] if item not in before.get(key, []))]
             for key in ("pairs", "shifts", "seeds")
         }
-        write_text(file, json.dumps({**document, **merged, "methods": list(named.values())}, indent=2) + "\n")
+        text = json.dumps({**document, **merged, "methods": list(named.values())}, indent=2)
+        write_text(self.suite_file, text + "\n")
 
     def result_file(self, job: Job) -> Path:
         """What a job leaves when it is finished."""
@@ -146,6 +154,13 @@ class SweepFolder:
         }
         write_text(self.failure_file(job), json.dumps(facts, indent=2) + "\n")
 
+    def forget_failures(self, jobs: Iterable[Job], before: float) -> None:
+        """Remove the notes of older failures of ``jobs``, which are done, also of those with other settings."""
+        names = {_without_digest(job.id) for job in jobs}
+        for file in self.failures.glob("*.json"):
+            if _without_digest(file.stem) in names and (read_json(file) or {}).get("time", before) < before:
+                file.unlink(missing_ok=True)
+
     @contextmanager
     def lock(self, job: Job) -> Iterator[bool]:
         """Hold the job's lock inside; answers False if somebody else holds it. The system frees a killed process's."""
@@ -179,6 +194,10 @@ class SweepFolder:
     def reports(self, *, alive: bool = True) -> list[dict[str, Any]]:
         """The reports of jobs that are being done, or of those whose process is gone."""
         return [report for report in read_all(self.progress) if _is_alive(report) == alive]
+
+
+def _without_digest(job_id: str) -> str:
+    return job_id[:-SHORT_DIGEST]
 
 
 def process_is_alive(pid: int) -> bool:

@@ -22,7 +22,9 @@ from driftgate.bench.ablations import BASELINE, Study, Variant
 from driftgate.bench.suite import MethodEntry, Pair, Suite
 from driftgate.data.datasets import DataSet, FileData, open_dataset
 from driftgate.data.shifts import ClassOrder, ClassSplit, Shift
-from driftgate.models.backbones import UNTRAINED
+from driftgate.models import SourceModel
+from driftgate.models.backbones import UNTRAINED, check_backbone
+from driftgate.models.layers import GROUPS, select_parameters
 from driftgate.types import DriftgateError
 
 SHORT_DIGEST = 8
@@ -136,7 +138,7 @@ def make_plan(
     quick_training: bool = False,
     study: Study | None = None,
 ) -> Plan:
-    """The jobs of ``suite``; methods, settings, pairs, splits and weights are checked here, before anything is spent.
+    """The jobs of ``suite``; methods, settings, pairs, splits and network are checked here, before anything is spent.
 
     Args:
         suite: what to run.
@@ -147,6 +149,7 @@ def make_plan(
     """
     entries = suite.methods if study is None else (_entry(suite, study.method),)
     suite.changed(methods=[entry.model_dump() for entry in entries]).check_methods()
+    check_backbone(suite.backbone)
     suite.check_weights()
     if limit is not None and limit < 1:
         raise DriftgateError(f"Expected a limit of at least one batch but got {limit}.")
@@ -168,7 +171,19 @@ def make_plan(
             f"Expected at least one run but suite {suite.name} has none of "
             f"{', '.join(entry.name for entry in entries)} under {', '.join(shift.value for shift in suite.shifts)}."
         )
+    _check_layers(suite, runs.values())
     return Plan(suite, list(models.values()), list(runs.values()))
+
+
+def _check_layers(suite: Suite, runs: Iterable[RunJob]) -> None:
+    """Refuse layers to adapt that the network does not have."""
+    wanted = dict.fromkeys(run.settings.get("adapt_layers", "all") for run in runs)
+    # Every network has the groups, so that it must be built only where somebody names layers of his own.
+    named = [layers for layers in wanted if not {part.strip() for part in layers.split(",")} <= set(GROUPS)]
+    if named:
+        model = SourceModel.build(suite.backbone, ["any"], input_size=suite.input_size, weights=UNTRAINED)
+        for layers in named:
+            select_parameters(model, layers)
 
 
 def merge_plans(plans: Sequence[Plan]) -> Plan:

@@ -22,6 +22,7 @@ from joblib import Parallel, delayed, parallel_config
 from joblib.externals.loky.process_executor import BrokenProcessPool
 
 from driftgate.bench.folder import SweepFolder
+from driftgate.bench.jobs import available_cores
 from driftgate.bench.plan import Job, ModelJob, Plan, RunJob
 from driftgate.bench.work import Sweep, work
 from driftgate.types import DriftgateError
@@ -58,6 +59,13 @@ def check_backend(backend: str) -> Backend:
     return backend  # type: ignore[return-value]  # just checked
 
 
+def default_workers(backend: str) -> int:
+    """Jobs at a time if nobody says how many: a core each, of this machine or of the whole Ray cluster."""
+    if check_backend(backend) != "ray":
+        return available_cores()
+    return max(1, int(importlib.import_module("ray").cluster_resources().get("CPU", 1)))
+
+
 def run_sweep(plan: Plan, out: str | Path, *, workers: int = 1, backend: str = "loky") -> SweepResult:
     """Do all jobs of ``plan`` that are not done yet; results go to the folder ``out``.
 
@@ -81,6 +89,7 @@ def run_sweep(plan: Plan, out: str | Path, *, workers: int = 1, backend: str = "
             time.sleep(WAIT_SECONDS)  # nothing moved: what is left is in other hands
         before = len(pending)
         _do(_without_waiting(pending, folder), sweep, workers, chosen)
+    folder.forget_failures([job for job in plan.jobs if folder.is_done(job)], sweep.since)
     failures = {
         job.id: str((folder.failure(job) or {}).get("error"))
         for job in plan.jobs
@@ -111,10 +120,12 @@ def _do(jobs: Sequence[Job], sweep: Sweep, workers: int, backend: Backend) -> No
     folder = SweepFolder(sweep.path)
     try:
         _in_parallel(jobs, sweep, workers, backend)
-    except BrokenProcessPool as error:
-        # Which one it was is not told, so those that were in flight are tried alone.
-        dead = {report["id"] for report in folder.reports(alive=False)}
-        suspects = [job for job in jobs if job.id in dead and folder.state(job, sweep.since) == "open"]
+    except _death_of_a_worker(backend) as error:
+        # Which one it was is not told, so those that were in flight are tried alone. Ray ends all workers of the sweep,
+        # also on machines whose processes cannot be seen from here.
+        reports = [*folder.reports(alive=False), *(folder.reports() if backend == "ray" else [])]
+        in_flight = {report["id"] for report in reports}
+        suspects = [job for job in jobs if job.id in in_flight and folder.state(job, sweep.since) == "open"]
         if not suspects:
             raise DriftgateError(
                 "Expected worker processes to start but they died at once; look for lack of memory, or try --workers 1."
@@ -122,13 +133,13 @@ def _do(jobs: Sequence[Job], sweep: Sweep, workers: int, backend: Backend) -> No
         logger.warning("a worker died; trying again: %s", ", ".join(job.label for job in suspects))
         for job in suspects:
             folder.report_file(job.id).unlink(missing_ok=True)
-            _alone(job, sweep, folder)
+            _alone(job, sweep, folder, backend)
 
 
-def _alone(job: Job, sweep: Sweep, folder: SweepFolder) -> None:
+def _alone(job: Job, sweep: Sweep, folder: SweepFolder, backend: Backend) -> None:
     try:
-        _in_parallel([job], sweep, 2, "loky")  # two, for with one worker joblib would do it in this process
-    except BrokenProcessPool as error:
+        _in_parallel([job], sweep, 2, backend)  # two, for with one worker joblib would do it in this process
+    except _death_of_a_worker(backend) as error:
         folder.report_file(job.id).unlink(missing_ok=True)
         folder.fail(job, "its process died twice; it was killed, or there was not enough memory", str(error))
 
@@ -138,6 +149,14 @@ def _in_parallel(jobs: Sequence[Job], sweep: Sweep, workers: int, backend: Backe
     with parallel_config(backend=backend, n_jobs=count):
         # One job at a time, in order: they take long, and the models come first.
         Parallel(batch_size=1, pre_dispatch="n_jobs")(delayed(work)(job, sweep) for job in jobs)
+
+
+def _death_of_a_worker(backend: Backend) -> type[Exception]:
+    """What a backend raises if one of its processes is killed."""
+    if backend == "ray":
+        died: type[Exception] = importlib.import_module("ray.exceptions").RayActorError
+        return died
+    return BrokenProcessPool
 
 
 def _register_ray() -> None:

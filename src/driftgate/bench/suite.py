@@ -260,8 +260,8 @@ class Suite(BaseModel):
                 raise DriftgateError(f"Expected --set METHOD.SETTING=VALUE like gmm.lr=0.01 but got {text!r}.")
             if method not in entries:
                 raise DriftgateError(
-                    f"Expected a method out of {', '.join(entries)} before the dot but got {text!r}; add it with "
-                    "--methods."
+                    f"Expected a method of suite {self.name} ({', '.join(entries)}) before the dot but got {text!r}; "
+                    "add it to the suite's own methods, or to those of bench with --methods."
                 )
             if setting == "preset":
                 entries[method]["preset"] = value
@@ -301,7 +301,11 @@ def read_suite(name: str | Path) -> Suite:
             f"Expected a suite out of {', '.join(known)} or the path of a YAML file but got {str(name)!r}"
             + (f"; did you mean {near[0]}?" if near else ".")
         )
-    return parse_suite(_yaml(path.read_text(encoding="utf-8"), str(path)), str(path))
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DriftgateError(f"Expected a suite as a YAML text in {path} but it cannot be read: {error}.") from error
+    return parse_suite(_yaml(text, str(path)), str(path))
 
 
 def parse_suite(document: Any, origin: str) -> Suite:
@@ -318,8 +322,13 @@ def parse_suite(document: Any, origin: str) -> Suite:
         raise DriftgateError(f"Expected a suite in {origin} but: {error}") from error
 
 
-def _several(value: Any) -> Any:
-    return [value] if isinstance(value, str | dict) else value
+def _several(value: Any) -> list[Any] | tuple[Any, ...]:
+    """A list, also of a single thing that was written without one."""
+    if isinstance(value, str | dict):
+        return [value]
+    if not isinstance(value, list | tuple):
+        raise ValueError("expected one or a list of them")
+    return value
 
 
 def _yaml(text: str, origin: str) -> Any:

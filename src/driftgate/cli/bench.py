@@ -43,7 +43,8 @@ Quick = Annotated[
 ]
 Out = Annotated[Path | None, typer.Option("--out", help="Folder of results; runs/<suite> if not given.")]
 Jobs = Annotated[
-    int | None, typer.Option("--workers", min=1, help="Runs at a time, one core each; all cores if not given.")
+    int | None,
+    typer.Option("--workers", min=1, help="Runs at a time, one core each; as many as there are cores if not given."),
 ]
 BackendName = Annotated[
     str, typer.Option("--backend", help="loky (this machine), ray (an existing cluster) or serial (this process).")
@@ -180,22 +181,27 @@ def _sweep(
 ) -> None:
     from driftgate.bench.ablations import get_study
     from driftgate.bench.folder import SweepFolder
-    from driftgate.bench.jobs import available_cores
     from driftgate.bench.plan import make_plan, merge_plans
-    from driftgate.bench.runner import check_backend
+    from driftgate.bench.runner import check_backend, default_workers
     from driftgate.bench.suite import read_suite
     from driftgate.cli.experiment import writable_folder
 
     check_backend(backend)
     suite = read_suite(name).with_backbone(*network)
-    suite = suite.select(methods=_names(methods), shifts=_names(shifts), pairs=_names(pairs), seeds=seeds)
+    suite = suite.select(
+        methods=_names(methods, "--methods"),
+        shifts=_names(shifts, "--shifts"),
+        pairs=_names(pairs, "--pairs"),
+        seeds=seeds,
+    )
     suite = suite.with_settings(settings or [])
-    studies = [None] if study is None else [get_study(part) for part in _names(study)]
+    studies = [None] if study is None else [get_study(part) for part in _names(study, "ablate")]
     plan = merge_plans(
         [make_plan(suite, root=root, limit=limit, quick_training=quick_training, study=part) for part in studies]
     )
     folder = SweepFolder(writable_folder(out or Path("runs") / suite.name))
-    count = workers or available_cores()
+    count = workers or default_workers(backend)
+    folder.check_suite(suite)
     if dry_run:
         _dry_run(plan, folder, count, as_json)
         return
@@ -216,8 +222,14 @@ def _sweep(
         raise typer.Exit(FAILED)
 
 
-def _names(text: str | None) -> list[str]:
-    return [] if text is None else [part.strip() for part in text.split(",") if part.strip()]
+def _names(text: str | None, place: str) -> list[str]:
+    """Names with commas between; none if nothing was given."""
+    from driftgate.types import DriftgateError
+
+    names = [] if text is None else [part.strip() for part in text.split(",") if part.strip()]
+    if text is not None and not names:
+        raise DriftgateError(f"Expected names after {place}, with commas between, but got {text!r}; or leave it out.")
+    return names
 
 
 def _run(plan: Plan, folder: Any, workers: int, backend: str) -> SweepResult:

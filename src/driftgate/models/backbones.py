@@ -118,14 +118,18 @@ def _timm(name: str, input_size: tuple[int, int] | None, pretrained: bool) -> Ba
                 f"Expected to fetch weights for '{TIMM}{name}' but that failed: {reason}; pass a file of weights, or "
                 f"weights={UNTRAINED!r} to start from random ones."
             ) from error
-        near = ", ".join(TIMM + match for match in difflib.get_close_matches(name, timm.list_models(), n=3))
-        raise DriftgateError(
-            f"Expected a model of timm but got '{TIMM}{name}': {reason}" + (f"; did you mean {near}?" if near else "")
-        ) from error
+        raise _not_of_timm(timm, name, reason) from error
     config = timm.data.resolve_model_data_config(network)
     size = input_size or (int(config["input_size"][1]), int(config["input_size"][2]))
     return Backbone(
         network, size, _channels(config["mean"]), _channels(config["std"]), flip=True, pretrained=pretrained
+    )
+
+
+def _not_of_timm(timm: ModuleType, name: str, reason: str) -> DriftgateError:
+    near = ", ".join(TIMM + match for match in difflib.get_close_matches(name, timm.list_models(), n=3))
+    return DriftgateError(
+        f"Expected a model of timm but got '{TIMM}{name}': {reason}" + (f"; did you mean {near}?" if near else "")
     )
 
 
@@ -153,6 +157,19 @@ Factory = Callable[["tuple[int, int] | None", bool], Backbone]
 BACKBONES: dict[str, Factory] = {"cnn": _cnn, "lite0": _lite0, "resnet50": _resnet50}
 
 
+def check_backbone(name: str) -> None:
+    """Refuse a backbone that does not exist or whose package is missing; nothing is built."""
+    if name.startswith(TIMM):
+        timm, model = _import("timm", name, "timm"), name.removeprefix(TIMM)
+        # With a colon it is a place like hf-hub:owner/model, which timm asks only when it builds the model.
+        if ":" not in model and not timm.is_model(model):
+            raise _not_of_timm(timm, model, f"Unknown model ({model})")
+    elif name not in BACKBONES:
+        raise DriftgateError(f"Expected a backbone out of {', '.join(BACKBONES)} or {TIMM}<name> but got {name!r}.")
+    elif name == "lite0":
+        _import("efficientnet_lite_pytorch", name, "lite")
+
+
 def build_backbone(
     name: str, *, input_size: tuple[int, int] | None = None, weights: str | Path | None = None
 ) -> Backbone:
@@ -164,14 +181,11 @@ def build_backbone(
         weights: None for the weights the backbone comes with (by pip or from timm's hub), a path to a .pth or
             .safetensors file in torchvision's or timm's naming, or ``none`` for random ones.
     """
-    factory: Factory
+    check_backbone(name)
     if name.startswith(TIMM):
-        factory = lambda size, pretrained: _timm(name.removeprefix(TIMM), size, pretrained)  # noqa: E731
-    elif name in BACKBONES:
-        factory = BACKBONES[name]
+        built = _timm(name.removeprefix(TIMM), input_size, weights is None)
     else:
-        raise DriftgateError(f"Expected a backbone out of {', '.join(BACKBONES)} or {TIMM}<name> but got {name!r}.")
-    built = factory(input_size, weights is None)
+        built = BACKBONES[name](input_size, weights is None)
     if weights is None or weights == UNTRAINED:
         return built
     tensors = read_weights(weights)
