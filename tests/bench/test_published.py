@@ -27,9 +27,12 @@ def test_known_numbers() -> None:
     assert domainnet.pairs("gmm", "OPDA") == 12
 
 
-def test_one_target_alone_is_not_the_papers_mix() -> None:
+def test_only_all_other_domains_are_the_papers_mix() -> None:
     office = published_suite("office-home")
-    assert office is not None and office.number("gmm", "PDA", "art", "clipart") is None
+    assert office is not None
+    for target in ("clipart", "clipart+product", "art+clipart+product", "clipart+product+real_world+sketch"):
+        assert office.number("gmm", "PDA", "art", target) is None, target
+    assert office.number("gmm", "PDA", "art", "real_world+product+clipart") is not None
 
 
 def test_a_suite_of_nobodys() -> None:

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from driftgate.bench import palette
 from driftgate.bench.chart_layout import spread
 from driftgate.bench.charts import CostPoint, pareto
-from driftgate.bench.findings import comparisons, sentences
+from driftgate.bench.findings import comparisons, difference_words, p_words, sentences
 from driftgate.bench.records import read_results
 from driftgate.bench.report import bytes_text, seconds_text, suite_part, write_report
 from driftgate.bench.statistics import summarise
@@ -193,8 +193,78 @@ def test_partial_results(tmp_path: Path) -> None:
     runs = [run for place, run in enumerate(sweep()) if place % 5][:-11]
     report = write_report([write_runs(tmp_path, runs)], tmp_path / "out")
     page = Page(report.page.read_text())
-    assert "Of the methods with no gap in the table COMET-P leads" in page.text
-    assert "Not ranked, because cells are missing: GMM" in page.text
+    assert "Of the methods that can be ranked COMET-P leads" in page.text
+    assert re.search(r"Not ranked, because cells or common seeds are missing: [^.]*GMM", page.text)
+
+
+def told(folder: Path, runs: list[dict[str, Any]]) -> str:
+    """The summary of some runs."""
+    (suite,) = read_results([write_runs(folder, runs)])
+    return " ".join(sentences(suite))
+
+
+def test_where_all_lack_cells_nobody_leads(tmp_path: Path) -> None:
+    text = told(tmp_path, [record("gmm", "PDA", score=90.0), record("glc", "ODA", score=20.0)])
+    assert "Every method still lacks cells" in text and "leads" not in text
+
+
+def test_methods_are_ranked_by_the_seeds_they_share(tmp_path: Path) -> None:
+    """Over its three seeds gmm has 50 %, but under the only seed of glc it has 70 %."""
+    runs = [record("gmm", seed=seed, score=score) for seed, score in enumerate((70.0, 40.0, 40.0))]
+    text = told(tmp_path, [*runs, record("glc", score=60.0)])
+    assert "GMM leads with 70.0 % under OPDA (1 pair, 1 seed that all have)" in text
+    assert "Next is GLC with 60.0 %: GMM is 10.0 points higher in the one run both have" in text
+
+
+def test_equal_methods_are_called_equal(tmp_path: Path) -> None:
+    runs = [record(method, shift, score=0.0) for method in ("source-only", "glc", "gmm") for shift in ("PDA", "ODA")]
+    text = told(tmp_path / "all", runs)
+    assert "Source-only, GLC and GMM are equal with 0.0 % on average" in text
+    assert "lead" not in text and "number" not in text and "Against" not in text
+    runs = [record(name, score=score) for name, score in (("gmm", 50.0), ("glc", 50.0), ("source-only", 50.0 - 9.0))]
+    text = told(tmp_path / "two", runs)
+    assert "GLC and GMM lead together with 50.0 %" in text and "Next is Source-only with 41.0 %" in text
+    runs = [record(name, seed=seed, score=50.0) for name in ("gmm", "glc") for seed in (0, 1)]
+    (suite,) = read_results([write_runs(tmp_path / "row", runs)])
+    assert difference_words(comparisons(suite.main, "gmm")[0], "GMM") == "GMM is equal in 2 runs."
+
+
+def test_seeds_of_one_source_model_are_one_unit(tmp_path: Path) -> None:
+    """Six runs, but two streams on one model each: more seeds do not make the evidence three times as strong."""
+    scores = {"gmm": {"PDA": (60, 61, 62), "ODA": (70, 72, 74)}, "glc": {"PDA": (50, 51, 52), "ODA": (66, 66, 66)}}
+
+    def runs(model: str) -> list[dict[str, Any]]:
+        return [
+            record(method, shift, seed, score=score, protocol={"model_id": model.format(shift=shift, seed=seed)})
+            for method, shifts in scores.items()
+            for shift, values in shifts.items()
+            for seed, score in enumerate(values)
+        ]
+
+    (suite,) = read_results([write_runs(tmp_path / "one", runs("rendered-{shift}-1c7557f4"))])
+    (row,) = comparisons(suite.main, "gmm")
+    assert row.averaged and (row.comparison.difference.n, row.comparison.difference.mean) == (2, pytest.approx(8.0))
+    assert "over 2 paired means over seeds" in " ".join(sentences(suite))
+    (suite,) = read_results([write_runs(tmp_path / "each", runs("rendered-{shift}-seed{seed}-{seed}c7557f4"))])
+    (row,) = comparisons(suite.main, "gmm")
+    assert not row.averaged and row.comparison.difference.n == 6
+
+
+def test_only_seeds_that_both_have_are_averaged(tmp_path: Path) -> None:
+    model = {"model_id": "rendered-OPDA-1c7557f4"}
+    runs = [record("gmm", seed=seed, score=score, protocol=model) for seed, score in enumerate((70.0, 10.0))]
+    (suite,) = read_results([write_runs(tmp_path, [*runs, record("glc", score=60.0, protocol=model)])])
+    assert comparisons(suite.main, "gmm")[0].comparison.difference.mean == pytest.approx(10.0)
+
+
+def test_words_and_table_have_the_same_p_value(tmp_path: Path) -> None:
+    scores = {"gmm": (60, 61, 62), "glc": (58, 58, 60), "lead": (20, 50, 50)}
+    runs = [record(name, seed=seed, score=score) for name, row in scores.items() for seed, score in enumerate(row)]
+    (suite,) = read_results([write_runs(tmp_path, runs)])
+    row = next(row for row in comparisons(suite.main, "gmm") if row.method == "glc")
+    assert row.t_p_adjusted is not None and row.comparison.t_p is not None
+    assert row.t_p_adjusted > row.comparison.t_p
+    assert f"Holm's correction {p_words(row.t_p_adjusted)}" in sentences(suite)[1]
 
 
 def test_only_failures(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from driftgate.bench.table_writers import (
     to_latex,
     to_markdown,
 )
-from driftgate.bench.tables import Cell, ResultTable, mean_summary, study_table, suite_tables
+from driftgate.bench.tables import Cell, ResultTable, mean_summary, pair_label, study_table, suite_tables
 from driftgate.types import DriftgateError
 
 OFFICE = {"name": "office-home", "title": "Office-Home", "data": "office-home"}
@@ -138,14 +138,14 @@ def test_lengths_and_settings_that_differ_between_shifts_are_told(tmp_path: Path
         ({"protocol": {"limit_batches": 2}}, "limit of batches 2 instead of none"),
         ({"protocol": {"batch_size": 32}}, "batch size 32 instead of 64"),
         ({"protocol": {"drop_last": True}}, "drop_last true instead of false"),
-        ({"protocol": {"class_order": "paper"}}, "class order paper instead of none"),
+        ({"protocol": {"class_order": "paper"}}, "class order paper instead of shared-first"),
         ({"protocol": {"split": "5/2/3"}}, "split 5/2/3 instead of 4/3/3"),
         ({"protocol": {"model_id": "rendered-OPDA-aaaaaaaa"}}, "source model aaaaaaaa instead of bbbbbbbb"),
         ({"settings": {"lr": 0.5}}, "lr 0.5 instead of 0.001"),
     ],
 )
 def test_runs_that_do_not_fit_are_left_out_and_named(tmp_path: Path, change: dict[str, Any], reason: str) -> None:
-    same = {"model_id": "rendered-OPDA-bbbbbbbb"}
+    same = {"model_id": "rendered-OPDA-bbbbbbbb", "drop_last": False, "class_order": "shared-first"}
     runs = [record("gmm", seed=seed, score=60.0, protocol=same) for seed in range(3)]
     change = {**change, "protocol": {**same, **change.get("protocol", {})}}
     odd = [record("gmm", seed=seed, score=10.0, tag="zzz", **change) for seed in (0, 4)]
@@ -195,6 +195,13 @@ def test_another_training_is_another_table(tmp_path: Path) -> None:
     assert suite.warnings == [
         "1 run (gmm) left out of tables and statistics: training epochs 1 instead of 10",
     ]
+
+
+def test_what_a_record_does_not_tell_hides_no_run(tmp_path: Path) -> None:
+    bare = record(seed=1)
+    del bare["model"], bare["protocol"]["split"], bare["protocol"]["batch_size"], bare["protocol"]["limit"]
+    suite = only(write_runs(tmp_path, [record(protocol={"model_id": "rendered-OPDA-bbbbbbbb"}), bare]))
+    assert len(suite.main) == 2 and not suite.warnings
 
 
 def test_a_study_has_one_base(tmp_path: Path) -> None:
@@ -311,6 +318,28 @@ def test_an_incomplete_mean_is_bracketed_and_not_ranked(tmp_path: Path) -> None:
     assert (mean.missing, mean.rank, cell_text(mean)) == (1, None, "(90.0)")
     assert cell(table, "glc", 2).rank == 1
     assert cell_text(cell(table, "gmm", 1)) == EMPTY
+
+
+def test_cells_are_ranked_by_the_seeds_they_share(tmp_path: Path) -> None:
+    """A single lucky seed must not beat the mean of three, nor the mean of three a single unlucky one."""
+    scores = {"gmm": (60.0, 40.0, 40.0), "glc": (50.0, 50.0, 50.0), "lead": (55.0,)}
+    runs = [record(name, seed=seed, score=score) for name, row in scores.items() for seed, score in enumerate(row)]
+    (table,) = suite_tables(only(write_runs(tmp_path, runs)))
+    assert {row.key: row.cells[0].rank for row in table.rows} == {"gmm": 1, "lead": 2, "glc": None}
+    assert {row.key: row.cells[0].fewer for row in table.rows} == {"gmm": False, "lead": True, "glc": False}
+    assert cell_text(cell(table, "lead")) == "55.0 [1 run]" and cell_text(cell(table, "glc")) == "50.0 ± 0.0"
+
+
+def test_a_cell_without_a_common_seed_is_not_ranked(tmp_path: Path) -> None:
+    runs = [record(name, seed=seed, score=50.0) for name in ("gmm", "glc") for seed in (0, 1)]
+    (table,) = suite_tables(only(write_runs(tmp_path, [*runs, record("lead", seed=7, score=99.0)])))
+    assert {row.key: row.cells[0].rank for row in table.rows} == {"gmm": 1, "glc": 1, "lead": None}
+
+
+def test_a_mix_of_some_domains_is_spelled_out() -> None:
+    assert pair_label("art", "clipart+product") == "art → clipart+product"
+    assert pair_label("art", "product+clipart+real_world") == "art → mix of others"
+    assert pair_label("day", "night+dusk") == "day → night+dusk"
 
 
 def test_nobody_is_best_alone(tmp_path: Path) -> None:

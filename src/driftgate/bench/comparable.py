@@ -38,19 +38,26 @@ def choose(runs: Sequence[Run], models: Mapping[str, Facts]) -> tuple[list[Run],
         )
         if any(value is not None for value in values)
     }
-    conditions = _conditions(runs, models, without=stream)
+    recipes = {name[-DIGITS:]: _recipe(model) for name, model in models.items() if model.get("training")}
+    conditions = _completed(
+        {run.id: _without(_stream(run) | recipes.get(run.model_digits, {}), stream) for run in runs}
+    )
+    splits = _completed({run.id: _known(shift=run.shift, split=run.protocol.get("split")) for run in runs})
+    sources = _completed(
+        {run.id: _known(place=_model_place(run), **{"source model": run.model_digits}) for run in runs}
+    )
 
     def settings(run: Run) -> Facts:
         return {"method": run.method, **run.settings}
 
     def base(run: Run) -> Facts:
-        return {name: value for name, value in settings(run).items() if name not in varied}
+        return _without(settings(run), varied)
 
     notes: list[str] = []
     steps: tuple[tuple[Callable[[Run], Hashable], Callable[[Run], Facts]], ...] = (
         (lambda run: None, lambda run: conditions[run.id]),
-        (lambda run: run.shift, lambda run: {"split": run.protocol.get("split")}),
-        (lambda run: (run.source, run.shift, _own_seed(run)), lambda run: {"source model": run.model_digits}),
+        (lambda run: run.shift, lambda run: splits[run.id]),
+        (_model_place, lambda run: sources[run.id]),
         (lambda run: (run.method, None if run.study else run.shift), base),
         (lambda run: (run.method, run.variant, run.shift), settings),
         (lambda run: (run.method, run.variant, run.unit), lambda run: {"run": run.id}),
@@ -105,36 +112,47 @@ def _keep_one(
     return kept, [_note(group, reason) for reason, group in left.items()]
 
 
-def _conditions(runs: Sequence[Run], models: Mapping[str, Facts], without: set[str]) -> dict[str, Facts]:
-    """Run -> what all runs of a table must share, whatever their method, pair, shift and seed.
+def _completed(facts: Mapping[str, Facts]) -> dict[str, Facts]:
+    """Run -> its facts and, where some are not known, those of the most runs that it agrees with otherwise.
 
-    A run whose model's facts are lost takes the recipe of the runs it agrees with otherwise.
+    A record of another version, or a model whose file is lost, must not hide a run.
     """
-    recipes = {name[-DIGITS:]: _recipe(model) for name, model in models.items() if model.get("training")}
-    streams = {run.id: {name: value for name, value in _stream(run).items() if name not in without} for run in runs}
-    usual: dict[str, Counter[str]] = {}
-    for run in runs:
-        if run.model_digits in recipes:
-            usual.setdefault(_text(streams[run.id]), Counter())[_text(recipes[run.model_digits])] += 1
-    found: dict[str, Facts] = {}
-    for run in runs:
-        likely = usual.get(_text(streams[run.id]), Counter({"{}": 1})).most_common(1)[0][0]
-        found[run.id] = {**streams[run.id], **recipes.get(run.model_digits, json.loads(likely))}
-    return found
+    counts = Counter(map(_text, facts.values()))
+    groups = [json.loads(text) for text in counts]
+    groups.sort(key=lambda group: (len(group), counts[_text(group)]), reverse=True)
+    return {name: next(group for group in groups if known.items() <= group.items()) for name, known in facts.items()}
+
+
+def _without(facts: Facts, names: set[str]) -> Facts:
+    return {name: value for name, value in facts.items() if name not in names}
+
+
+def _known(**facts: str | None) -> Facts:
+    return {name: value for name, value in facts.items() if value}
 
 
 def _stream(run: Run) -> Facts:
+    """What all runs of a table must share, whatever their method, pair, shift and seed, as far as the record tells."""
     model, protocol = run.record.get("model", {}), run.protocol
-    size = model.get("input_size")
-    return {
+    given = {
         "network": model.get("backbone"),
-        "input size": "x".join(map(str, size)) if isinstance(size, list) else size,
-        "limit of batches": run.limit,
+        "input size": "x".join(map(str, model.get("input_size") or ())),
         "batch size": protocol.get("batch_size"),
-        "drop_last": bool(protocol.get("drop_last")),
         "class order": protocol.get("class_order"),
-        "a source model for each seed": bool(_own_seed(run)),
     }
+    found = {name: value for name, value in given.items() if value}
+    if "limit" in protocol or "limit_batches" in protocol:
+        found["limit of batches"] = run.limit
+    if protocol.get("drop_last") is not None:
+        found["drop_last"] = protocol["drop_last"]
+    if run.model_id:
+        found["a source model for each seed"] = bool(_own_seed(run))
+    return found
+
+
+def _model_place(run: Run) -> str:
+    """Where all runs must start from the same source model."""
+    return " ".join((run.source, run.shift, _own_seed(run)))
 
 
 def _own_seed(run: Run) -> str:

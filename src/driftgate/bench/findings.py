@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from driftgate.bench.published import published_suite
 from driftgate.bench.runs import Run, SuiteRuns
 from driftgate.bench.statistics import Comparison, Summary, compare, holm
 from driftgate.bench.table_writers import signed
 from driftgate.bench.tables import (
+    RANK_DECIMALS,
     Cell,
     Column,
     ResultTable,
@@ -25,35 +25,61 @@ from driftgate.bench.tables import (
 from driftgate.methods import available, get_method
 
 OWN_METHOD = "gmm"
+SURE = 0.05
+"""A p-value above this is no evidence."""
+
+Units = dict[Hashable, float]
 
 
 @dataclass(frozen=True)
 class Standing:
-    """A method and its mean over all cells; ``missing`` counts those that are not there."""
+    """A method and its mean over all cells.
+
+    Attributes:
+        method: its name.
+        score: over the seeds that all ranked methods have; over its own where it is not ranked.
+        missing: cells that are not there.
+        ranked: whether it can be compared with the others: no cell is missing, and some seed is common to all.
+    """
 
     method: str
     score: Summary
     missing: int
+    ranked: bool
+
+    @property
+    def printed(self) -> float:
+        """Equal when printed means equal in rank."""
+        return round(self.score.mean, RANK_DECIMALS)
 
 
 @dataclass(frozen=True)
 class ComparisonRow:
-    """The reference against one other method; ``t_p_adjusted`` is Holm's over all rows of the list."""
+    """The reference against one other method.
+
+    Attributes:
+        method: the other.
+        comparison: over the units of both.
+        t_p_adjusted: Holm's over all rows of the list.
+        averaged: whether units are means over seeds.
+    """
 
     method: str
     comparison: Comparison
     t_p_adjusted: float | None
+    averaged: bool
 
 
 def standings(runs: Sequence[Run]) -> list[Standing]:
-    """Methods by their mean over all pairs and shifts; those that lack cells stand last."""
+    """Methods by their mean over all pairs and shifts; those that cannot be ranked stand last."""
     table = build_table("", "", "", by_method(runs), [Column(None)])
+    cells = [(row.key, row.cells[0]) for row in table.rows]
     found = [
-        Standing(row.key, row.cells[0].summary, row.cells[0].missing)
-        for row in table.rows
-        if row.cells[0].summary is not None
+        Standing(key, cell.common or cell.summary, cell.missing, cell.common is not None)
+        for key, cell in cells
+        if cell.summary is not None
     ]
-    return sorted(found, key=lambda standing: (standing.missing, -standing.score.mean))
+    return sorted(found, key=lambda standing: (not standing.ranked, standing.missing, -standing.score.mean))
 
 
 def is_source_free(method: str) -> bool:
@@ -68,20 +94,42 @@ def is_free_and_universal(method: str) -> bool:
     return get_method(name).source_free and get_method(name).universal if name in available() else True
 
 
-def units_of(runs: Sequence[Run]) -> dict[Any, float]:
-    """(shift, source, target, seed) -> score."""
-    return {run.unit: run.score for run in runs if run.score is not None}
+def units(first: Sequence[Run], second: Sequence[Run]) -> tuple[Units, Units]:
+    """The scores of two methods over the independent units that both have run.
+
+    Runs are paired by shift, pair and seed. Seeds that share a source model are not independent, so they are averaged:
+    a unit is a shift, a pair and a source model (or a seed, where the record names no model).
+    """
+    theirs = {run.unit: run.score for run in second if run.score is not None}
+    scores: dict[Hashable, list[tuple[float, float]]] = {}
+    for run in first:
+        other = theirs.get(run.unit)
+        if run.score is not None and other is not None:
+            unit = (run.shift, *run.pair, run.model_digits or run.seed)
+            scores.setdefault(unit, []).append((run.score, other))
+    means = {unit: [sum(column) / len(found) for column in zip(*found, strict=True)] for unit, found in scores.items()}
+    return {unit: mean[0] for unit, mean in means.items()}, {unit: mean[1] for unit, mean in means.items()}
+
+
+def seeds_share_a_model(runs: Sequence[Run]) -> bool:
+    """Whether runs with different seeds started from the same source model."""
+    seeds: dict[tuple[str, ...], set[int]] = {}
+    for run in runs:
+        if run.model_digits:
+            seeds.setdefault((run.shift, *run.pair, run.model_digits), set()).add(run.seed)
+    return any(len(found) > 1 for found in seeds.values())
 
 
 def comparisons(runs: Sequence[Run], reference: str) -> list[ComparisonRow]:
     """The reference against every other method, over the units both have."""
     groups = by_method(runs)
-    mine = units_of(groups[reference])
-    found = [(method, compare(mine, units_of(group))) for method, group in groups.items() if method != reference]
+    mine, averaged = groups[reference], seeds_share_a_model(runs)
+    found = [(method, compare(*units(mine, group))) for method, group in groups.items() if method != reference]
     given = [(method, comparison) for method, comparison in found if comparison is not None]
     adjusted = holm([comparison.t_p for _, comparison in given])
     return [
-        ComparisonRow(method, comparison, value) for (method, comparison), value in zip(given, adjusted, strict=True)
+        ComparisonRow(method, comparison, value, averaged)
+        for (method, comparison), value in zip(given, adjusted, strict=True)
     ]
 
 
@@ -100,52 +148,76 @@ def sentences(suite: SuiteRuns) -> list[str]:
 
 
 def _who_leads(runs: Sequence[Run], order: Sequence[Standing]) -> list[str]:
-    first, scope = order[0], _scope(runs)
+    ranked = [standing for standing in order if standing.ranked]
+    left = ", ".join(method_name(standing.method) for standing in order if not standing.ranked)
+    not_ranked = [f"Not ranked, because cells or common seeds are missing: {left}."] if left else []
+    if not ranked:
+        return ["Every method still lacks cells of the table, so none can be ranked.", *not_ranked]
+    first, scope = ranked[0], _scope(runs, ranked[0])
     name = method_name(first.method)
-    gap = f", with {_count(first.missing, 'cell')} of the table still missing" if first.missing else ""
-    if len(order) == 1:
-        return [f"{name} reaches {first.score.mean:.1f} % {scope}{gap}; there is no other method to compare it with."]
-    second = order[1]
-    ragged = any(standing.missing for standing in order) and not first.missing
-    text = [
-        f"{'Of the methods with no gap in the table ' if ragged else ''}{name} leads "
-        f"with {first.score.mean:.1f} % {scope}{gap}."
-    ]
-    comparison = compare(_units(runs, first.method), _units(runs, second.method))
-    if comparison is not None:
+    if len(ranked) == 1:
+        alone = "no other method can be ranked" if left else "there is no other method to compare it with"
+        return [f"{name} reaches {first.score.mean:.1f} % {scope}; {alone}.", *not_ranked]
+    leaders = _leaders(ranked)
+    names = _listed([method_name(leader.method) for leader in leaders])
+    prefix = "Of the methods that can be ranked " if left else ""
+    result = f"with {first.score.mean:.1f} % {scope}."
+    if len(leaders) == len(ranked):
+        return [f"{prefix}{names} are equal {result}", *not_ranked]
+    text = [f"{prefix}{names} {'leads' if len(leaders) == 1 else 'lead together'} {result}"]
+    second = ranked[len(leaders)]
+    row = _row(runs, first.method, second.method)
+    if row is not None:
         text.append(
-            f"Next is {method_name(second.method)} with {second.score.mean:.1f} %: {difference_words(comparison, name)}"
+            f"Next is {method_name(second.method)} with {second.score.mean:.1f} %: {difference_words(row, name)}"
         )
-    if any(standing.missing for standing in order):
-        missing = ", ".join(method_name(standing.method) for standing in order if standing.missing)
-        text.append(f"Not ranked, because cells are missing: {missing}.")
-    if not is_free_and_universal(first.method):
-        free = next((standing for standing in order if is_free_and_universal(standing.method)), None)
-        if free is not None:
-            text.append(
-                f"{name} uses source statistics or is told the shift; of the methods that do neither, "
-                f"{method_name(free.method)} leads with {free.score.mean:.1f} %."
-            )
+    text += not_ranked
+    free = next((standing for standing in ranked if is_free_and_universal(standing.method)), None)
+    if free is not None and free not in leaders:
+        uses = "uses source statistics or is" if len(leaders) == 1 else "use source statistics or are"
+        text.append(
+            f"{names} {uses} told the shift; of the methods that do neither, "
+            f"{method_name(free.method)} leads with {free.score.mean:.1f} %."
+        )
     return text
 
 
 def _own_method(runs: Sequence[Run], order: Sequence[Standing]) -> list[str]:
     """The leader against doing nothing; the project's own method against the leader."""
-    names = [standing.method for standing in order]
+    ranked = {standing.method: standing for standing in order if standing.ranked}
+    if len(ranked) < 2:
+        return []
+    leaders = [leader.method for leader in _leaders(list(ranked.values()))]
     text = []
-    if "source-only" in names and names[0] != "source-only":
-        comparison = compare(_units(runs, names[0]), _units(runs, "source-only"))
-        if comparison is not None:
-            text.append(f"Against the source model without adaptation: {difference_words(comparison)}")
-    if OWN_METHOD in names and names[0] != OWN_METHOD and not order[names.index(OWN_METHOD)].missing:
-        comparison = compare(_units(runs, OWN_METHOD), _units(runs, names[0]))
-        if comparison is not None:
-            place = names.index(OWN_METHOD)
+    # Where the source model comes next, its difference has been told.
+    if "source-only" in ranked and "source-only" not in [*leaders, list(ranked)[len(leaders) % len(ranked)]]:
+        row = _row(runs, leaders[0], "source-only")
+        if row is not None:
+            text.append(f"Against the source model without adaptation: {difference_words(row)}")
+    if OWN_METHOD in ranked and OWN_METHOD not in leaders:
+        row, own = _row(runs, OWN_METHOD, leaders[0]), ranked[OWN_METHOD]
+        place = 1 + sum(standing.printed > own.printed for standing in ranked.values())
+        if row is not None:
             text.append(
-                f"{method_name(OWN_METHOD)} is number {place + 1} of {len(names)} "
-                f"with {order[place].score.mean:.1f} %; against {method_name(names[0])}: {difference_words(comparison)}"
+                f"{method_name(OWN_METHOD)} is number {place} of {len(ranked)} "
+                f"with {own.score.mean:.1f} %; against {method_name(leaders[0])}: {difference_words(row)}"
             )
     return text
+
+
+def _leaders(ranked: Sequence[Standing]) -> list[Standing]:
+    """The best, and all that are equal to it when printed."""
+    return [standing for standing in ranked if standing.printed == ranked[0].printed]
+
+
+def _listed(names: Sequence[str]) -> str:
+    """``GMM, GLC and LEAD``."""
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def _row(runs: Sequence[Run], reference: str, other: str) -> ComparisonRow | None:
+    """A row of the table of comparisons, so that words and table say the same."""
+    return next((row for row in comparisons(runs, reference) if row.method == other), None)
 
 
 def _shift_leaders(runs: Sequence[Run]) -> list[str]:
@@ -154,8 +226,11 @@ def _shift_leaders(runs: Sequence[Run]) -> list[str]:
         return []
     parts = []
     for shift in shifts:
-        order = standings([run for run in runs if run.shift == shift])
-        best = [f"{method_name(item.method)} {item.score.mean:.1f} %" for item in order[:2] if not item.missing]
+        ranked = [item for item in standings([run for run in runs if run.shift == shift]) if item.ranked]
+        leaders = _leaders(ranked)
+        names = _listed([method_name(item.method) for item in leaders])
+        best = [f"{names} {leaders[0].score.mean:.1f} %"] if leaders else []
+        best += [f"{method_name(item.method)} {item.score.mean:.1f} %" for item in ranked[len(leaders) : 2]]
         if best:
             parts.append(f"{shift} ({metric_of(shift)}): {', then '.join(best)}")
     return [f"{'; '.join(parts)}."] if parts else []
@@ -186,8 +261,7 @@ def protocol_notes(suite: SuiteRuns) -> list[str]:
     backbones = {str(run.record.get("model", {}).get("backbone")) for run in suite.main}
     if {_plain(name) for name in backbones} - {_plain(paper.backbone), f"timm{_plain(paper.backbone)}"}:
         notes.append(f"The paper used {paper.backbone}, these runs {', '.join(sorted(backbones))}.")
-    limits = {run.number("protocol", "limit_batches") or run.number("protocol", "limit") for run in suite.main} - {None}
-    if limits:
+    if any(run.limit is not None for run in suite.main):
         notes.append("These runs saw only the beginning of each stream.")
     seeds = len({run.seed for run in suite.main})
     if seeds != 6:
@@ -204,31 +278,36 @@ def _columns_and_cells(table: ResultTable) -> list[tuple[Column, Cell]]:
     return [pair for row in table.rows for pair in zip(table.columns, row.cells, strict=True)]
 
 
-def _units(runs: Sequence[Run], method: str) -> Mapping[Any, float]:
-    return units_of(by_method(runs)[method])
-
-
-def _scope(runs: Sequence[Run]) -> str:
+def _scope(runs: Sequence[Run], first: Standing) -> str:
+    """Over what a mean is; ``first`` is ranked, so its seeds are those of all."""
     shifts, pairs, seeds = shifts_of(runs), pairs_of(runs), {run.seed for run in runs}
     over = f"on average over {len(shifts)} shifts" if len(shifts) > 1 else f"under {shifts[0]}"
-    return f"{over} ({_count(len(pairs), 'pair')}, {_count(len(seeds), 'seed')})"
+    shared = first.score.n < len(seeds)
+    words = (
+        "the seeds that all have" if first.score.n == 0 else _count(first.score.n, "seed") + (" that all have" * shared)
+    )
+    return f"{over} ({_count(len(pairs), 'pair')}, {words})"
 
 
-def difference_words(comparison: Comparison, subject: str = "") -> str:
-    """``2.0 points higher over 9 paired runs, 95 % interval 1.1 to 2.9, ...``"""
-    difference, n = comparison.difference, comparison.difference.n
+def difference_words(row: ComparisonRow, subject: str = "") -> str:
+    """``2.0 points higher over 9 paired runs (95 % interval +1.1 to +2.9, ...``"""
+    difference = row.comparison.difference
+    several, one = ("paired means over seeds", "pair and shift") if row.averaged else ("paired runs", "run")
+    if row.comparison.ties == difference.n:
+        return f"{f'{subject} is ' if subject else ''}equal in {_count(difference.n, one)}."
     size = f"{abs(difference.mean):.1f} points {'higher' if difference.mean >= 0 else 'lower'}"
     start = f"{subject} is {size}" if subject else size
     if difference.low is None or difference.high is None:
-        return f"{start} in the one run both have, which says nothing about chance."
-    interval = f"95 % interval {signed(difference.low)} to {signed(difference.high)}"
-    tests = [
-        f"{name} {p_words(value)}"
-        for name, value in (("paired t-test", comparison.t_p), ("Wilcoxon", comparison.wilcoxon_p))
-        if value is not None
-    ]
-    doubt = " The interval holds 0: the two cannot be told apart." if difference.low <= 0 <= difference.high else ""
-    return f"{start} over {n} paired runs ({', '.join([interval, *tests])}).{doubt}"
+        return f"{start} in the one {one} both have, which says nothing about chance."
+    facts = [f"95 % interval {signed(difference.low)} to {signed(difference.high)}"]
+    if row.t_p_adjusted is not None:
+        facts.append(f"paired t-test with Holm's correction {p_words(row.t_p_adjusted)}")
+    doubt = ""
+    if difference.low <= 0 <= difference.high:
+        doubt = " The interval holds 0: the two cannot be told apart."
+    elif row.t_p_adjusted is not None and row.t_p_adjusted > SURE:
+        doubt = " Among so many comparisons that may be chance."
+    return f"{start} over {difference.n} {several} ({', '.join(facts)}).{doubt}"
 
 
 def p_words(value: float) -> str:

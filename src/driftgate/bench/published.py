@@ -30,8 +30,10 @@ class PublishedSuite:
     numbers: dict[tuple[str, str, str, str], float]
 
     def number(self, method: str, shift: str, source: str, target: str) -> float | None:
-        """What the paper prints for a cell, if it does."""
-        return self.numbers.get((method, shift, source, REST if "+" in target else target))
+        """What the paper prints for a cell, if it does; a mix of targets must be all domains but the source."""
+        domains = {key[2] for key in self.numbers if key[3] == REST}
+        is_rest = "+" in target and set(target.split("+")) == domains - {source}
+        return self.numbers.get((method, shift, source, REST if is_rest else target))
 
     def mean(self, method: str, shift: str) -> float | None:
         """The average over the pairs that the paper prints, if it does."""

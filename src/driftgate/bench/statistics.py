@@ -35,7 +35,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A method against another over the n units (shift, pair, seed) that both have run.
+    """A method against another over the n units (``findings.units``) that both have run.
 
     Attributes:
         difference: mean, std and 95 % interval of first minus second.

@@ -15,10 +15,12 @@ CSV_COLUMNS = (
     "source",
     "target",
     "n",
+    "runs",
     "mean",
     "std",
     "low_95",
     "high_95",
+    "mean_on_common_seeds",
     "rank",
     "missing_cells",
     "published",
@@ -55,12 +57,17 @@ def signed(value: float, decimals: int = 1) -> str:
 
 
 def cell_text(cell: Cell) -> str:
-    """``52.3 ± 1.1``; in brackets where the mean lacks cells."""
+    """``52.3 ± 1.1``; in brackets where the mean lacks cells, with the number of runs where others have more."""
     if cell.summary is None:
         return EMPTY
     spread = "" if cell.summary.std is None else f" ± {cell.summary.std:.1f}"
-    text = f"{cell.summary.mean:.1f}{spread}"
+    text = f"{cell.summary.mean:.1f}{spread}{f' [{runs_text(cell)}]' if cell.fewer else ''}"
     return f"({text})" if cell.missing else text
+
+
+def runs_text(cell: Cell) -> str:
+    """``1 run``."""
+    return f"{cell.runs} run{'' if cell.runs == 1 else 's'}"
 
 
 def published_text(cell: Cell) -> str:
@@ -85,9 +92,12 @@ def to_csv(tables: Sequence[ResultTable]) -> str:
 
 def _csv_line(table: ResultTable, row: Row, column: Column, cell: Cell) -> list[object]:
     summary = cell.summary
-    ours = [None] * 5 if summary is None else [summary.n, summary.mean, summary.std, summary.low, summary.high]
+    ours = (
+        [None] * 6 if summary is None else [summary.n, cell.runs, summary.mean, summary.std, summary.low, summary.high]
+    )
+    common = None if cell.common is None else cell.common.mean
     place = [table.name, row.key, column.shift or "all", column.source or "mean", column.target or "mean"]
-    return [*place, *ours, cell.rank, cell.missing, cell.published, cell.difference]
+    return [*place, *ours, common, cell.rank, cell.missing, cell.published, cell.difference]
 
 
 def to_markdown(table: ResultTable) -> str:

@@ -6,13 +6,14 @@ Scores are in per cent. ``table_writers.py`` turns a table into CSV, Markdown an
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 
 from driftgate.bench.ablations import STUDIES, Variant
-from driftgate.bench.published import REST, PublishedSuite, published_suite
+from driftgate.bench.published import PublishedSuite, published_suite
 from driftgate.bench.runs import METRIC_WORDS, SHIFTS, Run, SuiteRuns
 from driftgate.bench.statistics import Summary, summarise
+from driftgate.data.layouts import RECIPES
 
 METHOD_NAMES = {
     "source-only": "Source-only",
@@ -44,6 +45,8 @@ RANK_DECIMALS = 1
 """Marks follow what is printed: equal when printed means equal in rank."""
 
 Rows = Mapping[str, Sequence[Run]]
+Scores = Mapping[int, float]
+"""Seed -> score of one cell."""
 
 
 @dataclass(frozen=True)
@@ -70,14 +73,20 @@ class Cell:
     Attributes:
         summary: mean and spread over the seeds; None if nothing ran.
         missing: cells a mean lacks; such a mean is shown but neither ranked nor compared.
-        rank: 1 for the best of its column, 2 for the second best.
+        rank: 1 for the best of its column, 2 for the second best, by ``common``.
         published: the paper's number.
+        runs: how many runs it is made of.
+        fewer: whether another cell of its column has more runs.
+        common: the same over the seeds that all ranked cells of the column have; None if it is not ranked.
     """
 
     summary: Summary | None
     missing: int = 0
     rank: int | None = None
     published: float | None = None
+    runs: int = 0
+    fewer: bool = False
+    common: Summary | None = None
 
     @property
     def difference(self) -> float | None:
@@ -119,10 +128,17 @@ class ResultTable:
     def has_published(self) -> bool:
         return any(cell.published is not None for row in self.rows for cell in row.cells)
 
+    @property
+    def is_uneven(self) -> bool:
+        """Whether cells of a column have different numbers of runs."""
+        return any(cell.fewer for row in self.rows for cell in row.cells)
+
 
 def pair_label(source: str, target: str) -> str:
-    """``clipart → real``; a mix of several domains is called so."""
-    return f"{source} → {'mix of others' if target == REST or '+' in target else target}"
+    """``clipart → real``; the mix of all other domains of a known data set is called so, another mix is spelled out."""
+    domains = {source, *target.split("+")}
+    is_rest = "+" in target and any(domains == set(recipe.domains) for recipe in RECIPES.values())
+    return f"{source} → {'mix of others' if is_rest else target}"
 
 
 def metric_of(shift: str) -> str:
@@ -261,14 +277,20 @@ def build_table(
     """
     everything = [run for runs in rows.values() for run in runs]
     parts = [_parts(column, everything) for column in columns]
-    cells = [[_cell(runs, part, published(key, part)) for part in parts] for key, runs in rows.items()]
-    ranks = [_ranks(column) for column in zip(*cells, strict=True)]
-    marked = [
-        tuple(replace(cell, rank=rank[place]) for cell, rank in zip(row, ranks, strict=True))
-        for place, row in enumerate(cells)
+    filled = [
+        _column(
+            [[_scores(runs, cell) for cell in part] for runs in rows.values()], [published(key, part) for key in rows]
+        )
+        for part in parts
     ]
-    filled = [Row(key, name_of(key), _block(key), row) for key, row in zip(rows, marked, strict=True)]
-    return ResultTable(name, title, head, tuple(columns), tuple(filled))
+    cells = zip(*filled, strict=True)
+    return ResultTable(
+        name,
+        title,
+        head,
+        tuple(columns),
+        tuple(Row(key, name_of(key), _block(key), row) for key, row in zip(rows, cells, strict=True)),
+    )
 
 
 def _parts(column: Column, runs: Sequence[Run]) -> list[Column]:
@@ -279,23 +301,63 @@ def _parts(column: Column, runs: Sequence[Run]) -> list[Column]:
     return [Column(shift, *pair) for shift in shifts for pair in pairs_of([run for run in runs if run.shift == shift])]
 
 
-def _cell(runs: Sequence[Run], parts: Sequence[Column], published: float | None) -> Cell:
-    scores = [_scores(runs, part) for part in parts]
-    present = [found for found in scores if found]
-    if not present:
-        return Cell(None, published=published)
-    return Cell(mean_summary(present), missing=len(parts) - len(present), published=published)
+def _column(scores: Sequence[Sequence[Scores]], published: Sequence[float | None]) -> list[Cell]:
+    """The cells of a column: ``scores`` holds for each row the scores of every part of the column."""
+    common = _common(scores)
+    ranks = _ranks([common.get(place) for place in range(len(scores))])
+    runs = [sum(map(len, parts)) for parts in scores]
+    most = max((count for count, parts in zip(runs, scores, strict=True) if all(parts)), default=0)
+    cells = []
+    for place, parts in enumerate(scores):
+        present = [found for found in parts if found]
+        missing = len(parts) - len(present) if present else 0
+        cells.append(
+            Cell(
+                mean_summary(present) if present else None,
+                missing=missing,
+                rank=ranks[place],
+                published=published[place],
+                runs=runs[place],
+                fewer=bool(present) and not missing and runs[place] < most,
+                common=common.get(place),
+            )
+        )
+    return cells
 
 
-def _scores(runs: Sequence[Run], part: Column) -> dict[int, float]:
-    """Seed -> score in one cell."""
+def _common(scores: Sequence[Sequence[Scores]]) -> dict[int, Summary]:
+    """Row -> its mean over the seeds that all rows have, so that none is ranked by an easier seed; gaps are not ranked.
+
+    Where no seed is common to all, the row with the fewest runs goes until one is.
+    """
+    rows = [place for place, parts in enumerate(scores) if parts and all(parts)]
+    while rows:
+        seeds = [
+            set.intersection(*(set(part) for part in parts))
+            for parts in zip(*(scores[row] for row in rows), strict=True)
+        ]
+        if all(seeds):
+            return {
+                row: mean_summary(
+                    [
+                        {seed: part[seed] for seed in sorted(shared)}
+                        for part, shared in zip(scores[row], seeds, strict=True)
+                    ]
+                )
+                for row in rows
+            }
+        rows.remove(min(rows, key=lambda row: (sum(map(len, scores[row])), -row)))
+    return {}
+
+
+def _scores(runs: Sequence[Run], part: Column) -> Scores:
     wanted = (part.shift, part.source, part.target)
     return {
         run.seed: run.score for run in runs if (run.shift, run.source, run.target) == wanted and run.score is not None
     }
 
 
-def mean_summary(cells: Sequence[Mapping[int, float]]) -> Summary:
+def mean_summary(cells: Sequence[Scores]) -> Summary:
     """Mean of the cells' means; its spread is that of the seeds' own means, over the seeds all cells have."""
     seeds = [seed for seed in cells[0] if all(seed in cell for cell in cells)]
     mean = sum(sum(cell.values()) / len(cell) for cell in cells) / len(cells)
@@ -307,11 +369,9 @@ def mean_summary(cells: Sequence[Mapping[int, float]]) -> Summary:
     return Summary(spread.n, mean, spread.std, None, None)  # no interval around a mean of other runs
 
 
-def _ranks(cells: Sequence[Cell]) -> list[int | None]:
+def _ranks(means: Sequence[Summary | None]) -> list[int | None]:
     """1 for the best of a column, 2 for the second best; nobody leads alone."""
-    values = [
-        None if cell.summary is None or cell.missing else round(cell.summary.mean, RANK_DECIMALS) for cell in cells
-    ]
+    values = [None if mean is None else round(mean.mean, RANK_DECIMALS) for mean in means]
     present = [value for value in values if value is not None]
     leading = sorted(set(present), reverse=True)[:2] if len(present) > 1 else []
     return [leading.index(value) + 1 if value in leading else None for value in values]
