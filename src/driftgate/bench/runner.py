@@ -153,10 +153,9 @@ def _in_parallel(jobs: Sequence[Job], sweep: Sweep, workers: int, backend: Backe
 
 def _death_of_a_worker(backend: Backend) -> type[Exception]:
     """What a backend raises if one of its processes is killed."""
-    if backend == "ray":
-        died: type[Exception] = importlib.import_module("ray.exceptions").RayActorError
-        return died
-    return BrokenProcessPool
+    ray = backend == "ray"
+    died: type[Exception] = importlib.import_module("ray.exceptions").RayActorError if ray else BrokenProcessPool
+    return died
 
 
 def _register_ray() -> None:
