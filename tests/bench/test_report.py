@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from html.parser import HTMLParser
@@ -20,7 +21,8 @@ from driftgate.bench.findings import comparisons, difference_words, p_words, sen
 from driftgate.bench.records import read_results
 from driftgate.bench.report import bytes_text, seconds_text, suite_part, write_report
 from driftgate.bench.statistics import summarise
-from driftgate.bench.table_writers import MINUS
+from driftgate.bench.table_writers import EMPTY, MINUS
+from driftgate.bench.tables import suite_tables
 from driftgate.cli import app
 
 VOID = {"meta", "br", "img", "input", "link", "path", "use", "rect"}
@@ -354,6 +356,51 @@ def test_units() -> None:
     assert [seconds_text(value) for value in (0.0204, 1.5)] == ["20.4 ms", "1.5 s"]
 
 
+def test_comparisons_and_costs_are_written_too(folder: Path, tmp_path: Path) -> None:
+    write_report([folder], tmp_path)
+    (suite,) = read_results([folder])
+    lines = list(csv.DictReader((tmp_path / "tables" / "digits-comparisons.csv").open()))
+    row = comparisons(suite.main, "gmm")[0]
+    assert len(lines) == 13 and lines[0]["method"] == row.method
+    assert float(lines[0]["difference"]) == row.comparison.difference.mean
+    assert float(lines[0]["t_p_holm"]) == row.t_p_adjusted
+    costs = list(csv.DictReader((tmp_path / "tables" / "digits-costs.csv").open()))
+    assert [line["method"] for line in costs] == list(METHODS) and float(costs[-1]["state_bytes"]) == 75_000
+    for name in ("comparisons", "costs"):
+        markdown = (tmp_path / "tables" / f"digits-{name}.md").read_text().splitlines()
+        assert len({line.count("|") for line in markdown[2:]}) == 1 and any("GMM" in line for line in markdown)
+        latex = (tmp_path / "tables" / f"digits-{name}.tex").read_text()
+        assert len({line.count(" & ") for line in latex.splitlines() if line.endswith(r"\\")}) == 1
+        assert latex.count("{") == latex.count("}") and not {"±", "<", MINUS, EMPTY} & set(latex.replace("$<$", ""))
+
+
+def test_intervals_need_no_pointer(folder: Path, page: Page) -> None:
+    (suite,) = read_results([folder])
+    summary = suite_tables(suite)[0].rows[0].cells[0].summary
+    assert summary is not None and f"{summary.low:.1f} to {summary.high:.1f}" in page.text
+    assert not any("interval" in (attributes.get("title") or "") for attributes in page.all("td"))
+
+
+def test_every_run_tells_what_it_was(tmp_path: Path) -> None:
+    protocol = {"model_id": "rendered-OPDA-1c7557f4", "limit_batches": 7, "drop_last": True, "preset": "paper"}
+    write_runs(tmp_path, [record(protocol=protocol), record(seed=1, tag="zzz", protocol={"limit_batches": 9})])
+    facts = {"held_out_accuracy": 0.9, "backbone": "cnn", "training": {"epochs": 12}, "per_class": 40}
+    (tmp_path / "models" / "rendered-OPDA-1c7557f4.json").write_text(json.dumps(facts))
+    page = Page(write_report([tmp_path], tmp_path / "out").page.read_text())
+    for words in (
+        "rendered-OPDA-1c7557f4",
+        "networkcnn",
+        "input size28x28",
+        "limit of batches7",
+        "drop_lasttrue",
+        "presetpaper",
+        "versionspython 3.11.2, driftgate 0.1.0, torch 2.13.0",
+        "epochs 12, images of a class 40",
+        "left out",
+    ):
+        assert words in page.text, words
+
+
 # The command
 
 
@@ -372,7 +419,12 @@ def test_command_writes_page_and_tables(tmp_path: Path) -> None:
     assert set(facts["suites"]) == {"digits", "office-home"}
     assert facts["suites"]["digits"]["means"]["gmm"]["missing"] == 0
     names = {path.name for path in (tmp_path / "out" / "tables").iterdir()}
-    assert names == {f"{suite}.{kind}" for suite in ("digits", "office-home") for kind in ("csv", "md", "tex")}
+    assert names == {
+        f"{suite}{part}.{kind}"
+        for suite in ("digits", "office-home")
+        for part in ("", "-comparisons", "-costs")
+        for kind in ("csv", "md", "tex")
+    }
     assert "Office-Home" in Page((tmp_path / "out" / "report.html").read_text()).text
 
 

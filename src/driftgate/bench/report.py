@@ -20,6 +20,7 @@ from driftgate.bench.published import published_document, published_suite
 from driftgate.bench.records import read_results
 from driftgate.bench.runs import Run, SuiteRuns
 from driftgate.bench.statistics import Summary
+from driftgate.bench.table_writers import PlainTable
 from driftgate.bench.tables import ResultTable, by_method, by_variant, mean_summary, method_name, shifts_of
 from driftgate.checkpoint import write_text
 from driftgate.metrics import DEFINITIONS
@@ -77,6 +78,7 @@ class SuitePart:
     tables: list[ResultTable]
     notes: list[str]
     comparisons: dict[str, list[findings.ComparisonRow]]
+    shared_models: bool
     costs: list[Cost]
     cost_charts: list[Chart]
     studies: list[StudyPart]
@@ -124,6 +126,7 @@ def suite_part(suite: SuiteRuns, anchor: str) -> SuitePart:
         tables=tables.suite_tables(suite),
         notes=findings.protocol_notes(suite),
         comparisons={reference: findings.comparisons(runs, reference) for reference in references},
+        shared_models=findings.seeds_share_a_model(runs),
         costs=costs,
         cost_charts=_cost_charts(costs, anchor),
         studies=[_study(suite, study, anchor) for study in suite.studies],
@@ -166,12 +169,12 @@ def render(parts: Sequence[SuitePart]) -> str:
         "signed": table_writers.signed,
         "bytes": bytes_text,
         "seconds": seconds_text,
-        "p": lambda value: (
-            table_writers.EMPTY if value is None else findings.p_words(value).removeprefix("p ").removeprefix("= ")
-        ),
+        "p": p_text,
+        "runs": table_writers.runs_text,
         "svg": lambda chart: Markup(chart.svg),
         "color": lambda method: f"var(--c-{palette.method_color(method).lstrip('#')})",
         "method_name": method_name,
+        "recipe": model_recipe,
         "tied": lambda text: text.replace(" %", "\N{NO-BREAK SPACE}%"),
         "flat_head": lambda column: "Mean" if column.shift is None else tables.column_group(column.shift),
         "pair_label": lambda run: tables.pair_label(run.source, run.target),
@@ -190,6 +193,11 @@ def render(parts: Sequence[SuitePart]) -> str:
         failures=sum(len(part.suite.failures) for part in parts),
         group_starts=_group_starts,
     )
+
+
+def p_text(value: float | None) -> str:
+    """``0.012`` or ``< 0.001``."""
+    return table_writers.EMPTY if value is None else findings.p_words(value).removeprefix("p ").removeprefix("= ")
 
 
 def bytes_text(count: float | None) -> str:
@@ -329,23 +337,42 @@ def _settings(runs: Sequence[Run]) -> tuple[list[SettingsPart], dict[str, str]]:
     """Every set of settings once, and which of them each run used."""
     counted: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
-        counted.setdefault((run.method, _fingerprint(run)), []).append(run)
+        counted.setdefault((run.method, json.dumps(_setup(run), sort_keys=True)), []).append(run)
     order = list(by_method(runs))
     keys = sorted(counted, key=lambda key: (order.index(key[0]) if key[0] in order else -1, -len(counted[key])))
     parts: list[SettingsPart] = []
     settings_of: dict[str, str] = {}
     for place, key in enumerate(keys, start=1):
         group = counted[key]
-        protocol = group[0].record["protocol"]
-        stream = {name: protocol[name] for name in ("batch_size", "class_order") if name in protocol}
-        shown = {name: _shown(value) for name, value in sorted({**group[0].settings, **stream}.items())}
+        shown = {name: _shown(value) for name, value in _setup(group[0]).items()}
         parts.append(SettingsPart(f"S{place}", key[0], len(group), shown))
         settings_of |= {run.id: f"S{place}" for run in group}
     return parts, settings_of
 
 
+def _setup(run: Run) -> dict[str, Any]:
+    """Everything a run depends on but its pair, shift, seed and source model."""
+    network, protocol = run.record.get("model", {}), run.protocol
+    stream = ("batch_size", "drop_last", "class_order", "preset")
+    size = network.get("input_size")
+    return {
+        **dict(sorted(run.settings.items())),
+        "network": network.get("backbone"),
+        "input size": "x".join(map(str, size)) if size else None,
+        **{name: protocol[name] for name in stream if name in protocol},
+        "limit of batches": run.limit,
+        "versions": ", ".join(f"{name} {version}" for name, version in run.record.get("versions", {}).items()),
+    }
+
+
+def model_recipe(model: dict[str, Any]) -> str:
+    """How a source model was trained, in a line."""
+    facts = {**(model.get("training") or {}), "images of a class": model.get("per_class")}
+    return ", ".join(f"{name} {_shown(value)}" for name, value in facts.items() if value is not None)
+
+
 def _shown(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+    return value if isinstance(value, str) else "none" if value is None else json.dumps(value)
 
 
 def _versions(runs: Sequence[Run]) -> dict[str, str]:
@@ -365,20 +392,74 @@ def _definitions(runs: Sequence[Run]) -> dict[str, str]:
     return found or dict(DEFINITIONS)
 
 
+def comparison_table(part: SuitePart) -> PlainTable | None:
+    """Every reference against every other method."""
+    found = [(reference, row) for reference, rows in part.comparisons.items() for row in rows]
+    if not found:
+        return None
+    heads = ("reference", "method", "difference", "low_95", "high_95", "n", "wins", "ties")
+    rows, texts = [], []
+    for reference, row in found:
+        difference, comparison = row.comparison.difference, row.comparison
+        points = (difference.mean, difference.low, difference.high)
+        counts = (difference.n, comparison.wins, comparison.ties)
+        chances = (comparison.t_p, row.t_p_adjusted, comparison.wilcoxon_p)
+        rows.append((reference, row.method, *points, *counts, *chances))
+        texts.append(
+            (
+                method_name(reference),
+                method_name(row.method),
+                *(table_writers.EMPTY if value is None else table_writers.signed(value) for value in points),
+                *map(str, counts),
+                *map(p_text, chances),
+            )
+        )
+    unit = "means over seeds" if found[0][1].averaged else "runs"
+    title = f"{part.suite.title}: paired differences over n {unit}, reference minus method, in points"
+    name = f"{part.suite.name}-comparisons"
+    return PlainTable(name, title, (*heads, "t_p", "t_p_holm", "wilcoxon_p"), tuple(rows), tuple(texts))
+
+
+def cost_table(part: SuitePart) -> PlainTable | None:
+    """Score, memory and time of every method."""
+    if not part.costs:
+        return None
+    heads = ("method", "mean_score", "state_bytes", "peak_memory_bytes", "seconds_per_batch", "source_free")
+    rows, texts = [], []
+    for cost in part.costs:
+        score = None if cost.score is None else cost.score.mean
+        rows.append((cost.method, score, cost.state_bytes, cost.peak_bytes, cost.seconds_per_batch, cost.source_free))
+        texts.append(
+            (
+                cost.name,
+                table_writers.number(score),
+                bytes_text(cost.state_bytes),
+                bytes_text(cost.peak_bytes),
+                seconds_text(cost.seconds_per_batch),
+                "yes" if cost.source_free else "no",
+            )
+        )
+    title = f"{part.suite.title}: memory and time of each method"
+    return PlainTable(f"{part.suite.name}-costs", title, heads, tuple(rows), tuple(texts))
+
+
 def _write_tables(part: SuitePart, folder: Path) -> list[Path]:
-    """``<suite>.csv`` with all cells, ``.md`` and ``.tex`` with all tables."""
+    """``<suite>``, ``<suite>-comparisons`` and ``<suite>-costs``, each as ``.csv``, ``.md`` and ``.tex``."""
     everything = [*part.tables, *(study.table for study in part.studies)]
-    if not everything:
-        return []
-    stem = folder / _plain(part.suite.name)
-    texts = {
-        ".csv": table_writers.to_csv(everything),
-        ".md": "\n".join(map(table_writers.to_markdown, everything)),
-        ".tex": "\n".join(map(table_writers.to_latex, everything)),
-    }
-    for suffix, text in texts.items():
-        write_text(stem.with_name(stem.name + suffix), text)
-    return [stem.with_name(stem.name + suffix) for suffix in texts]
+    texts: dict[str, str] = {}
+    if everything:
+        stem = _plain(part.suite.name)
+        texts[f"{stem}.csv"] = table_writers.to_csv(everything)
+        texts[f"{stem}.md"] = "\n".join(map(table_writers.to_markdown, everything))
+        texts[f"{stem}.tex"] = "\n".join(map(table_writers.to_latex, everything))
+    for table in filter(None, (comparison_table(part), cost_table(part))):
+        stem = _plain(table.name)
+        texts[f"{stem}.csv"] = table_writers.plain_csv(table)
+        texts[f"{stem}.md"] = table_writers.plain_markdown(table)
+        texts[f"{stem}.tex"] = table_writers.plain_latex(table)
+    for name, text in texts.items():
+        write_text(folder / name, text)
+    return [folder / name for name in texts]
 
 
 def _plain(name: str) -> str:
@@ -392,13 +473,14 @@ def _facts(parts: Sequence[SuitePart]) -> dict[str, Any]:
             "runs": len(part.suite.runs),
             "failures": [failure.id for failure in part.suite.failures],
             "warnings": part.suite.warnings,
+            "left_out": sorted(part.suite.left_out),
             "summary": part.sentences,
             "means": {
                 standing.method: {"mean": standing.score.mean, "std": standing.score.std, "missing": standing.missing}
                 for standing in findings.standings(part.suite.main)
             },
             "comparisons": {
-                reference: {row.method: row.comparison.as_dict() for row in rows}
+                reference: {row.method: {**row.comparison.as_dict(), "t_p_holm": row.t_p_adjusted} for row in rows}
                 for reference, rows in part.comparisons.items()
             },
             "published": published_suite(part.suite.name) is not None,

@@ -1,10 +1,11 @@
-"""A result table as CSV, Markdown and LaTeX."""
+"""A result table, or any plain table, as CSV, Markdown and LaTeX."""
 
 from __future__ import annotations
 
 import csv
 import io
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from driftgate.bench.tables import Cell, Column, ResultTable, Row, column_group
 
@@ -43,6 +44,25 @@ LATEX_SPECIAL = {
     "→": r"$\to$",
     EMPTY: "--",
 }
+
+
+@dataclass(frozen=True)
+class PlainTable:
+    """A table of anything.
+
+    Attributes:
+        name: for its file and its label.
+        title: its caption.
+        heads: names of the columns, the first of them texts.
+        rows: what a program reads: names, numbers, None.
+        texts: the same for people.
+    """
+
+    name: str
+    title: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str | float | bool | None, ...], ...]
+    texts: tuple[tuple[str, ...], ...]
 
 
 def number(value: float | None, decimals: int = 1) -> str:
@@ -173,3 +193,42 @@ def _latex_number(text: str) -> str:
 def escape(text: str) -> str:
     """Plain text for LaTeX."""
     return "".join(LATEX_SPECIAL.get(letter, letter) for letter in text)
+
+
+def plain_csv(table: PlainTable) -> str:
+    """A line a row; full precision."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([table.heads, *table.rows])
+    return text.getvalue()
+
+
+def plain_markdown(table: PlainTable) -> str:
+    """A Markdown table."""
+    lines = [table.heads, ("---",) * len(table.heads), *table.texts]
+    return f"**{table.title}**\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def plain_latex(table: PlainTable) -> str:
+    """A booktabs table."""
+    heads, *body = [" & ".join(map(_latex_text, line)) + r" \\" for line in (table.heads, *table.texts)]
+    return "\n".join(
+        [
+            r"% needs \usepackage{booktabs}",
+            r"\begin{table}",
+            rf"  \caption{{{escape(table.title)}}}",
+            rf"  \label{{tab:{table.name}}}",
+            rf"  \begin{{tabular}}{{l{'c' * (len(table.heads) - 1)}}}",
+            r"    \toprule",
+            f"    {heads}",
+            r"    \midrule",
+            *(f"    {line}" for line in body),
+            r"    \bottomrule",
+            r"  \end{tabular}",
+            r"\end{table}",
+            "",
+        ]
+    )
+
+
+def _latex_text(text: str) -> str:
+    return _latex_number(escape(text)).replace("<", "$<$")
