@@ -18,6 +18,7 @@ from driftgate.bench.runs import SuiteRuns
 from driftgate.bench.table_writers import (
     EMPTY,
     MINUS,
+    UNEVEN,
     cell_text,
     escape,
     published_text,
@@ -328,6 +329,7 @@ def test_cells_are_ranked_by_the_seeds_they_share(tmp_path: Path) -> None:
     assert {row.key: row.cells[0].rank for row in table.rows} == {"gmm": 1, "lead": 2, "glc": None}
     assert {row.key: row.cells[0].fewer for row in table.rows} == {"gmm": False, "lead": True, "glc": False}
     assert cell_text(cell(table, "lead")) == "55.0 [1 run]" and cell_text(cell(table, "glc")) == "50.0 ± 0.0"
+    assert UNEVEN in to_markdown(table) and UNEVEN in to_latex(table)
 
 
 def test_a_cell_without_a_common_seed_is_not_ranked(tmp_path: Path) -> None:

@@ -189,6 +189,7 @@ def render(parts: Sequence[SuitePart]) -> str:
         definitions=_definitions([run for part in parts for run in part.suite.runs]),
         paper=published_document()["paper"],
         development=DEVELOPMENT,
+        uneven=table_writers.UNEVEN,
         version=versions()["driftgate"].replace("not installed", ""),
         failures=sum(len(part.suite.failures) for part in parts),
         group_starts=_group_starts,

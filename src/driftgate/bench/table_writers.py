@@ -27,6 +27,10 @@ CSV_COLUMNS = (
     "published",
     "difference",
 )
+UNEVEN = (
+    "In square brackets: the number of runs, where another cell of the column has more. Such a column is ranked by the "
+    "mean over the seeds that all its cells have."
+)
 EMPTY, MINUS = "\N{EN DASH}", "\N{MINUS SIGN}"
 PAPER_WORDS = f"↳ paper (ours {MINUS} paper)"
 PAPER_LINE = r"{\footnotesize\quad paper (ours $-$ paper)}"
@@ -133,7 +137,7 @@ def to_markdown(table: ResultTable) -> str:
         lines.append(f"| {' | '.join([row.name, *(_marked(cell, '**{}**', '*{}*') for cell in row.cells)])} |")
         if any(cell.published is not None for cell in row.cells):
             lines.append(f"| {' | '.join([PAPER_WORDS, *map(published_text, row.cells)])} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *(["", UNEVEN] if table.is_uneven else [])]) + "\n"
 
 
 def _flat_head(column: Column, table: ResultTable) -> str:
@@ -156,7 +160,7 @@ def to_latex(table: ResultTable) -> str:
         r"% needs \usepackage{booktabs}",
         r"\begin{table}",
         rf"  \caption{{{escape(table.title)}. Mean $\pm$ standard deviation over the seeds, in \%; "
-        r"best bold, second best underlined.}",
+        rf"best bold, second best underlined.{f' {UNEVEN}' if table.is_uneven else ''}}}",
         rf"  \label{{tab:{table.name}}}",
         rf"  \begin{{tabular}}{{l{'c' * len(table.columns)}}}",
         r"    \toprule",
