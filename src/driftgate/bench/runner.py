@@ -83,8 +83,8 @@ def run_sweep(plan: Plan, out: str | Path, *, workers: int = 1, backend: str = "
     folder.prepare(plan.suite)
     owner = None if chosen == "ray" else os.getpid()
     sweep = Sweep(folder.path, time.time(), owner, socket.gethostname())
-    before = -1
-    while pending := [job for job in plan.jobs if folder.state(job, sweep.since) == "open"]:
+    before, pending = -1, plan.jobs
+    while pending := [job for job in pending if folder.state(job, sweep.since) == "open"]:
         if len(pending) == before:
             time.sleep(WAIT_SECONDS)  # nothing moved: what is left is in other hands
         before = len(pending)
