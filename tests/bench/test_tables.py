@@ -205,6 +205,12 @@ def test_what_a_record_does_not_tell_hides_no_run(tmp_path: Path) -> None:
     assert len(suite.main) == 2 and not suite.warnings
 
 
+def test_a_recipe_with_no_number_hides_no_run(tmp_path: Path) -> None:
+    write_runs(tmp_path, [record(protocol={"model_id": "rendered-OPDA-bbbbbbbb"})])
+    (tmp_path / "models" / "rendered-OPDA-bbbbbbbb.json").write_text('{"training": {"lr": NaN}}')
+    assert len(only(tmp_path).main) == 1
+
+
 def test_a_study_has_one_base(tmp_path: Path) -> None:
     runs = decay_study(seeds=2, shifts=("OPDA",))
     odd = [

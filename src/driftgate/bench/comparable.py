@@ -120,7 +120,10 @@ def _completed(facts: Mapping[str, Facts]) -> dict[str, Facts]:
     counts = Counter(map(_text, facts.values()))
     groups = [json.loads(text) for text in counts]
     groups.sort(key=lambda group: (len(group), counts[_text(group)]), reverse=True)
-    return {name: next(group for group in groups if known.items() <= group.items()) for name, known in facts.items()}
+    return {
+        name: next((group for group in groups if known.items() <= group.items()), known)
+        for name, known in facts.items()
+    }
 
 
 def _without(facts: Facts, names: set[str]) -> Facts:
