@@ -25,7 +25,8 @@ from driftgate.metrics import DEFINITIONS, HScore, OnlineAccuracy, best_threshol
 from driftgate.resources import give_back_memory, peak_memory, reset_peak_memory, resident_memory
 from driftgate.types import UNLABELED, DriftgateError, Prediction
 
-RECORD_FORMAT = 1
+RECORD_FORMAT = 2
+"""Since 2, peak memory is that above the loaded model."""
 PROGRESS = "run-in-progress"
 
 logger = logging.getLogger(__name__)

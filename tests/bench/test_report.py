@@ -439,3 +439,11 @@ def test_command_names_a_folder_that_is_not_there(tmp_path: Path) -> None:
     result = run("report", tmp_path / "nothing")
     assert result.exit_code == 2 and "there is no such folder" in result.stderr
     assert not (tmp_path / "nothing").exists()
+
+
+def test_peaks_of_the_old_kind_are_not_shown(tmp_path: Path) -> None:
+    """In format 1 it was the peak of the whole process, with whatever earlier runs had left."""
+    old, new = {**record("gmm", seed=0), "format": 1}, record("gmm", seed=1)
+    facts = write_report([write_runs(tmp_path / "runs", [old, new])], tmp_path / "out").facts
+    (cost,) = csv.DictReader((tmp_path / "out" / "tables" / "digits-costs.csv").read_text().splitlines())
+    assert facts["suites"] and float(cost["peak_memory_bytes"]) == new["peak_memory_bytes"]

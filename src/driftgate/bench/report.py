@@ -150,7 +150,7 @@ def method_costs(runs: Sequence[Run]) -> list[Cost]:
                 name=method_name(method),
                 score=standing.score if standing is not None and standing.ranked else None,
                 state_bytes=_mean([run.number("state_bytes") for run in group]),
-                peak_bytes=_mean([run.number("peak_memory_bytes") for run in group]),
+                peak_bytes=_mean([run.peak_bytes for run in group]),
                 seconds_per_batch=_mean([run.number("seconds", "median_per_batch") for run in group]),
                 source_free=findings.is_source_free(method),
             )

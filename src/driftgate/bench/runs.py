@@ -81,6 +81,11 @@ class Run:
             return None
         return float(value)
 
+    @property
+    def peak_bytes(self) -> float | None:
+        """Peak memory above the loaded model; records of format 1 have that of the whole process, which is not it."""
+        return self.number("peak_memory_bytes") if (self.number("format") or 0) >= 2 else None
+
     def series(self, name: str) -> list[float]:
         """A series of the record; NaN where it had nothing to measure."""
         values = self.record.get("series", {}).get(name, [])
