@@ -187,6 +187,6 @@ def _print_record(record: dict[str, Any]) -> None:
     table.add_row("ms per batch", f"{1000 * record['seconds']['median_per_batch']:.0f}", "median; predict and learn")
     table.add_row("state KiB", kibibytes(record["state_bytes"]), "carried across batches, beyond the network")
     table.add_row(
-        "peak MiB", f"{record['peak_memory_bytes'] / 2**20:,.0f}", "largest memory of the process above what it held with the model loaded"
+        "peak MiB", f"{record['peak_memory_bytes'] / 2**20:,.0f}", "largest memory above that of the loaded model"
     )
     output.print(table)
