@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from driftgate.bench import palette
 from driftgate.bench.chart_layout import spread
-from driftgate.bench.charts import CostPoint, pareto
+from driftgate.bench.charts import CostPoint, interval_ends, pareto
 from driftgate.bench.findings import comparisons, difference_words, p_words, sentences
 from driftgate.bench.records import read_results
 from driftgate.bench.report import bytes_text, seconds_text, suite_part, write_report
@@ -439,6 +439,13 @@ def test_command_names_a_folder_that_is_not_there(tmp_path: Path) -> None:
     result = run("report", tmp_path / "nothing")
     assert result.exit_code == 2 and "there is no such folder" in result.stderr
     assert not (tmp_path / "nothing").exists()
+
+
+def test_axes_reach_as_far_as_the_intervals() -> None:
+    wide, single = summarise([20.0, 50.0, 90.0]), summarise([40.0])
+    assert interval_ends(wide) == (0.0, 100.0) and interval_ends(single) == (40.0, 40.0)
+    low, high = interval_ends(summarise([50.0, 52.0, 54.0]))
+    assert 45.0 < low < 50.0 and 54.0 < high < 59.0
 
 
 def test_peaks_of_the_old_kind_are_not_shown(tmp_path: Path) -> None:

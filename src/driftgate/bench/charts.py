@@ -249,7 +249,8 @@ def study_chart(
         axes.set_xlim(-0.5, len(labels) - 0.5)
         long = max(map(len, labels)) * len(labels) > 48
         axes.set_xticks(range(len(labels)), labels, rotation=28 if long else 0, ha="right" if long else "center")
-        percent_axis(axes, [score.mean for scores in variants.values() for score in scores.values()])
+        summaries = [score for scores in variants.values() for score in scores.values()]
+        percent_axis(axes, [end for score in summaries for end in interval_ends(score)])
         axes.grid(axis="x", visible=False)
         axes.set_ylabel("score (%)" if len(shifts) > 1 else f"{metric_of(shifts[0])} (%)")
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=3, frameon=False, fontsize=9, borderaxespad=0.2)
@@ -260,6 +261,12 @@ def study_chart(
     )
     caption = "Mean and 95 % interval over the seeds." + (" Grey: the setting of the main table." if default else "")
     return Chart(title, caption, f"{title}. {words}.", _svg(draw, name))
+
+
+def interval_ends(score: Summary) -> tuple[float, float]:
+    """Where the bar of a score begins and ends; few seeds give intervals that go beyond what a score can be."""
+    half = score.half_width or 0.0
+    return max(score.mean - half, 0.0), min(score.mean + half, 100.0)
 
 
 def pareto(points: Sequence[CostPoint]) -> list[CostPoint]:
