@@ -12,10 +12,11 @@ from __future__ import annotations
 import argparse
 import statistics
 from pathlib import Path
+from typing import Any
 
 from driftgate.bench.ablations import Study, Variant
 from driftgate.bench.plan import Plan, make_plan, merge_plans
-from driftgate.bench.runner import run_sweep, score_of
+from driftgate.bench.runner import run_sweep, summarise
 from driftgate.bench.suite import Suite, parse_seeds, read_suite
 
 FACTORS = (1.0, 3.0, 10.0)
@@ -34,27 +35,23 @@ def plan_of(suite: Suite, method: str, rate: float) -> Plan:
     return make_plan(suite, study=Study(name="rate", title="Learning rate", variants=variants, method=method))
 
 
-def table(records: list[dict[str, object]], rates: dict[str, float]) -> str:
+def table(records: list[dict[str, Any]], rates: dict[str, float]) -> str:
     """A row a method: the mean over the shifts, in per cent, at each factor; the best one bold."""
     heads = [f"{factor:g} times" for factor in FACTORS]
     lines = [f"| method | published rate | {' | '.join(heads)} |", "|---" * (len(heads) + 2) + "|"]
     for method, rate in rates.items():
-        means = [_mean_over_shifts(records, method, f"{factor:g}") for factor in FACTORS]
-        best = max(mean for mean in means if mean is not None)
+        shifts = summarise([record for record in records if record["method"] == method]).values()
+        means = [mean_over_shifts([shift.get(f"{factor:g}", {}).get("mean") for shift in shifts]) for factor in FACTORS]
+        best = max((mean for mean in means if mean is not None), default=None)
         cells = ["diverged" if mean is None else f"**{mean:.1f}**" if mean == best else f"{mean:.1f}" for mean in means]
         lines.append(f"| `{method}` | {rate:g} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def _mean_over_shifts(records: list[dict[str, object]], method: str, variant: str) -> float | None:
-    shifts: dict[object, list[float]] = {}
-    for record in records:
-        if (record["method"], record["variant"]) == (method, variant):
-            score = score_of(record)
-            shifts.setdefault(record["shift"], []).extend([] if score is None else [score])
-    if len(shifts) < 3 or not all(shifts.values()):
-        return None
-    return 100.0 * statistics.fmean(statistics.fmean(scores) for scores in shifts.values())
+def mean_over_shifts(means: list[float | None]) -> float | None:
+    """In per cent; None where a run of some shift is missing, for it diverged."""
+    known = [mean for mean in means if mean is not None]
+    return None if len(known) < len(means) else 100.0 * statistics.fmean(known)
 
 
 def main() -> None:

@@ -221,24 +221,32 @@ def _is_alive(report: dict[str, Any]) -> bool:
 
 
 def read_all(folder: Path) -> list[dict[str, Any]]:
-    """The JSON objects of a folder by name; hidden files are being written and do not count."""
-    files = sorted(file for file in folder.glob("*.json") if not file.name.startswith("."))
-    return [document for file in files if (document := read_json(file)) is not None]
+    """The JSON objects of a folder by name."""
+    return [document for file in json_files(folder) if (document := read_json(file)) is not None]
+
+
+def json_files(folder: Path) -> list[Path]:
+    """The JSON files of a folder by name; hidden ones are being written and do not count."""
+    return sorted(file for file in folder.glob("*.json") if not file.name.startswith("."))
+
+
+def load_object(file: Path) -> dict[str, Any]:
+    """The JSON object in a file; OSError or ValueError if there is none."""
+    document = json.loads(file.read_text(encoding="utf-8"))
+    if not isinstance(document, dict):
+        raise ValueError("it holds no JSON object")
+    return document
 
 
 def read_json(file: Path) -> dict[str, Any] | None:
     """The JSON object in a file, or None if it is not there (any more) or cannot be read, which is warned of."""
     try:
-        document = json.loads(file.read_text(encoding="utf-8"))
+        return load_object(file)
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
         _warn_once(f"{file} cannot be read and counts as missing: {error}")
         return None
-    if not isinstance(document, dict):
-        _warn_once(f"{file} holds no JSON object and counts as missing")
-        return None
-    return document
 
 
 @lru_cache(maxsize=1000)

@@ -6,7 +6,6 @@ in it cannot be read is named in a warning and left out: one broken file must no
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from driftgate.bench.comparable import choose, mixed_runs
+from driftgate.bench.folder import json_files, load_object
 from driftgate.bench.runs import SHIFTS, Failure, Run, SuiteRuns
 from driftgate.types import DriftgateError
 
@@ -158,10 +158,8 @@ def _read_folder(folder: Path, suites: dict[str, SuiteRuns]) -> None:
 
 
 def _documents(folder: Path, problems: list[str]) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """The JSON objects of a folder by name; hidden files are being written and do not count."""
-    for path in sorted(folder.glob("*.json")) if folder.is_dir() else []:
-        if path.name.startswith("."):
-            continue
+    """The JSON objects of a folder by name; what is no such object goes to ``problems``."""
+    for path in json_files(folder):
         document = _read_json(path)
         if isinstance(document, str):
             problems.append(document)
@@ -172,10 +170,9 @@ def _documents(folder: Path, problems: list[str]) -> Iterator[tuple[Path, dict[s
 def _read_json(path: Path) -> dict[str, Any] | str:
     """The object in a file, or what is wrong with it."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        return load_object(path)
     except (OSError, ValueError) as error:
         return f"{path} cannot be read and was left out: {error}"
-    return document if isinstance(document, dict) else f"{path} holds no JSON object and was left out"
 
 
 def _problem(kind: type[BaseModel], path: Path, document: dict[str, Any]) -> str | None:
