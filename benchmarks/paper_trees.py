@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -32,10 +33,10 @@ IMAGES = {
 """Images of each domain of the real data sets."""
 
 
-def write_tree(root: Path, data: str) -> int:
-    """A folder a domain and class, with as many images as the real domain has, evenly over the classes."""
+def write_tree(root: Path, data: str, images_of: Mapping[str, int]) -> None:
+    """A folder a domain and class; the images of each domain are spread evenly over the classes."""
     recipe, random = RECIPES[data], np.random.default_rng(0)
-    for domain, images in IMAGES[data].items():
+    for domain, images in images_of.items():
         for label in range(recipe.num_classes):
             folder = root / domain / f"class_{label:03d}"
             folder.mkdir(parents=True)
@@ -44,7 +45,6 @@ def write_tree(root: Path, data: str) -> int:
             count = images // recipe.num_classes + (label < images % recipe.num_classes)
             for index in range(1, count):
                 os.link(first, folder / f"{index}.png")
-    return sum(IMAGES[data].values())
 
 
 def driftgate(*arguments: str) -> dict[str, object]:
@@ -66,7 +66,7 @@ def main() -> None:
     for suite in arguments.suites.split(","):
         with tempfile.TemporaryDirectory() as folder:
             root, out = Path(folder, "data"), Path(folder, "out")
-            images = write_tree(root, suite)
+            write_tree(root, suite, IMAGES[suite])
             started = time.perf_counter()
             sweep = driftgate(
                 *("bench", suite, "--root", str(root), "--out", str(out), "--backbone", "cnn", "--quick-training"),
@@ -76,7 +76,7 @@ def main() -> None:
             page = Path(str(driftgate("report", str(out))["page"]))
             minutes = (time.perf_counter() - started) / 60
             print(
-                f"| {suite} | {images:,} | {RECIPES[suite].num_classes} | {sweep['done']} | "
+                f"| {suite} | {sum(IMAGES[suite].values()):,} | {RECIPES[suite].num_classes} | {sweep['done']} | "
                 f"{minutes:.1f} | {page.stat().st_size / 2**20:.1f} |",
                 flush=True,
             )

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
 import torch
 from torch import Tensor, nn
 
@@ -66,3 +71,14 @@ def images_of(count: int, seed: int) -> Tensor:
 def state_of(method: Method) -> dict[str, Tensor]:
     """A copy of everything that may change."""
     return {name: tensor.clone() for name, tensor in method_tensors(method).items()}
+
+
+def load_benchmark(name: str) -> ModuleType:
+    """A script of benchmarks/ as a module."""
+    known_as = f"{name}_benchmark"
+    spec = importlib.util.spec_from_file_location(known_as, Path(__file__).parents[1] / "benchmarks" / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[known_as] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module

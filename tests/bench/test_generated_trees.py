@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
+from support import load_benchmark
 from typer.testing import CliRunner
 
 from driftgate.bench.folder import SweepFolder
@@ -22,22 +20,6 @@ from driftgate.bench.tables import method_name
 from driftgate.cli import app
 from driftgate.data.layouts import RECIPES
 from driftgate.data.shifts import Shift
-
-
-def write_tree(root: Path, data: str, per_class: int) -> Path:
-    """All domains and classes of a data set; the few pictures of a domain and class are links to one file."""
-    recipe = RECIPES[data]
-    random = np.random.default_rng(0)
-    for domain in recipe.domains:
-        for label in range(recipe.num_classes):
-            folder = root / domain / f"class_{label:03d}"
-            folder.mkdir(parents=True)
-            pixels = random.integers(0, 256, (4, 4, 3), dtype=np.uint8)
-            first = folder / "0.png"
-            Image.fromarray(pixels).resize((16, 16), Image.Resampling.NEAREST).save(first)
-            for index in range(1, per_class):
-                os.link(first, folder / f"{index}.png")
-    return root
 
 
 @pytest.mark.parametrize(
@@ -51,13 +33,14 @@ def write_tree(root: Path, data: str, per_class: int) -> Path:
 def test_suite_on_a_generated_tree_up_to_its_report(
     suite: str, pair: str, target: str, per_class: int, batch_size: int, tmp_path: Path
 ) -> None:
-    root, out = write_tree(tmp_path / "data", suite, per_class), tmp_path / "out"
+    root, out, recipe = tmp_path / "data", tmp_path / "out", RECIPES[suite]
+    load_benchmark("paper_trees").write_tree(root, suite, dict.fromkeys(recipe.domains, per_class * recipe.num_classes))
     command = ["bench", suite, "--root", str(root), "--out", str(out), "--backbone", "cnn", "--limit", "2"]
     command += ["--quick-training", "--seeds", "1", "--pairs", pair]
     done = CliRunner().invoke(app, [*command, "--backend", "serial", "--json"])
     assert done.exit_code == 0, done.output
     records = SweepFolder(out).all_records()
-    splits = {shift.value: split for shift, split in RECIPES[suite].splits.items()}
+    splits = {shift.value: split for shift, split in recipe.splits.items()}
     expected = {
         (shift.value, entry.name) for shift in Shift for entry in read_suite(suite).methods if entry.runs_under(shift)
     }

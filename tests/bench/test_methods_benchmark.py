@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 import time
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
+from support import load_benchmark
 
 from driftgate.novelty.scores import entropy
 
 
 @pytest.fixture(scope="module")
 def benchmark() -> ModuleType:
-    path = Path(__file__).parents[2] / "benchmarks" / "methods.py"
-    spec = importlib.util.spec_from_file_location("methods_benchmark", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["methods_benchmark"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+    return load_benchmark("methods")
 
 
 def test_time_inside_another_part_counts_once(benchmark: ModuleType) -> None:
