@@ -50,6 +50,20 @@ def test_draws_come_from_the_generator_alone() -> None:
         assert not torch.equal(augmentation(images, generator), augmentation(images, generator))
 
 
+def test_moves_reach_an_eighth_of_the_picture() -> None:
+    # A blob in the middle shows the translation alone: rotation and scale leave the centre where it is.
+    size, count = 64, 400
+    images = torch.zeros(count, 3, size, size)
+    images[:, :, size // 2 - 4 : size // 2 + 4, size // 2 - 4 : size // 2 + 4] = 1.0
+    light = Augmentation(flip=False)(images, seeded(0)).mean(dim=1)
+    light = torch.where(light > 0.2, light, 0.0)
+    places = torch.arange(size, dtype=torch.float32) - (size - 1) / 2
+    total = light.sum(dim=(1, 2))
+    moves = torch.stack([(light.sum(dim=2) @ places) / total, (light.sum(dim=1) @ places) / total]).abs()
+    assert moves.amax(dim=1).max() <= size / 8 + 0.75 and moves.amax(dim=1).min() > size / 8 - 0.75
+    assert abs(float(moves.mean()) - size / 16) < 0.5  # even over the range: the mean of |U(-s/8, s/8)|
+
+
 def test_strong_views_are_crops() -> None:
     framed = torch.ones(100, 3, 32, 32)
     framed[:, :, 2:-2, 2:-2] = 0.0

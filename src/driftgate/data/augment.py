@@ -16,14 +16,15 @@ class Augmentation:
     """Colour jitter and gamma, small affine move, slight blur, flip, slight noise; images in [0, 1] in and out.
 
     The paper names no augmentation; its code uses this set, but on normalised tensors (so that clipping destroys most
-    values) and with one draw for the whole batch. Here every image draws its own.
+    values) and with one draw for the whole batch. Here every image draws its own. The set pads a picture to twice its
+    size before it moves it by up to a sixteenth of that, so the move is up to an eighth of the picture.
     """
 
     def __init__(self, *, flip: bool = True) -> None:
         layers: list[nn.Module] = [
             K.ColorJitter(brightness=(0.6, 1.4), contrast=(0.7, 1.3), saturation=(0.5, 1.5), hue=(-0.06, 0.06), p=1.0),
             K.RandomGamma(gamma=(0.7, 1.3), p=1.0),
-            K.RandomAffine(degrees=15, translate=(1 / 16, 1 / 16), scale=(0.9, 1.1), padding_mode="border", p=1.0),
+            K.RandomAffine(degrees=15, translate=(1 / 8, 1 / 8), scale=(0.9, 1.1), padding_mode="border", p=1.0),
             K.RandomGaussianBlur(kernel_size=5, sigma=(0.001, 0.5), p=1.0),
         ]
         if flip:
