@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from decimal import Decimal, localcontext
 
 import numpy as np
@@ -10,7 +11,7 @@ from scipy.stats import entropy as scipy_entropy
 from torch import Tensor
 
 from driftgate.memory import MixtureEvaluation, StreamingGMM
-from driftgate.novelty.scores import SCORES, ScoreInputs, entropy, get_score, posterior
+from driftgate.novelty.scores import SCORES, SCORES_FROM_ZERO, ScoreInputs, entropy, get_score, posterior
 from driftgate.types import DriftgateError
 
 SAMPLES, CLASSES, DIM, REDUCED = 12, 4, 7, 3
@@ -38,7 +39,8 @@ def slow_scores(inputs: ScoreInputs) -> dict[str, np.ndarray]:
         share = np.exp(likelihood[n]) / np.exp(likelihood[n]).sum()
         prediction = np.exp(logits[n]) / np.exp(logits[n]).sum()
         found["likelihood_entropy"].append(scipy_entropy(share) / math.log(classes))
-        found["max_likelihood"].append(-likelihood[n].max())
+        found["max_likelihood"].append(1.0 - share.max())
+        found["log_density"].append(-likelihood[n].max())
         found["mahalanobis"].append(min(math.sqrt(value) for value in squared[n]))
         found["euclidean"].append(min(np.linalg.norm(reduced[n] - mean) for mean in means))
         found["grad_norm"].append(-autograd_norm(inputs, n))
@@ -69,8 +71,8 @@ def test_score_agrees_with_a_slow_reference(name: str, seed: int) -> None:
     np.testing.assert_allclose(found.numpy(), slow_scores(inputs)[name], rtol=1e-9, atol=1e-12)
 
 
-def test_there_are_the_seven_scores_of_the_supplement_and_no_other_name_passes() -> None:
-    assert len(SCORES) == 7
+def test_there_are_the_seven_scores_of_the_supplement_the_density_and_no_other_name() -> None:
+    assert len(SCORES) == 8 and "log_density" in SCORES
     with pytest.raises(DriftgateError, match=r"likelihood_entropy.*'energy'"):
         get_score("energy")
 
@@ -131,6 +133,17 @@ def test_max_prediction_of_sure_samples_keeps_its_digits() -> None:
     torch.testing.assert_close(get_score("max_prediction")(sure), expected, rtol=1e-12, atol=0.0)
 
 
+def test_max_likelihood_of_sure_samples_keeps_its_digits_and_the_density_its_scale() -> None:
+    """The normalised likelihood tells how sure, the density how far: a common offset moves the density alone."""
+    gaps = torch.tensor([30.0, 50.0, 90.0], dtype=torch.float64)
+    inputs, expected = make_inputs(num_classes=2), (-gaps).exp() / (1.0 + (-gaps).exp())
+    for offset in (0.0, -1e4):
+        logs = offset + torch.stack([-gaps, torch.zeros(3)], dim=1)
+        sure = replace(inputs, evaluation=MixtureEvaluation(logs, inputs.evaluation.squared_mahalanobis[:3]))
+        torch.testing.assert_close(get_score("max_likelihood")(sure), expected, rtol=1e-9, atol=0.0)
+        assert get_score("log_density")(sure).tolist() == [-offset] * 3
+
+
 def test_entropy_is_1_for_equal_likelihoods_however_small() -> None:
     for level in (0.0, -1e5, 1e5):
         found = entropy(posterior(torch.full((1, 345), level, dtype=torch.float64)))
@@ -162,7 +175,7 @@ def test_before_any_class_was_seen_every_score_is_finite(name: str) -> None:
     )
     found = get_score(name)(inputs)
     assert bool(found.isfinite().all())
-    if name in ("likelihood_entropy", "max_likelihood", "mahalanobis", "euclidean"):
+    if name in ("likelihood_entropy", "max_likelihood", "log_density", "mahalanobis", "euclidean"):
         assert float(found.min()) == float(found.max()) > 0.0  # all equally, and very, unknown
 
 
@@ -172,7 +185,7 @@ def test_one_class_works(name: str) -> None:
     found = get_score(name)(inputs)
     assert found.shape == (SAMPLES,)
     assert bool(found.isfinite().all())
-    if name in ("likelihood_entropy", "prediction_entropy", "max_prediction", "grad_norm"):
+    if name in ("likelihood_entropy", "max_likelihood", "prediction_entropy", "max_prediction", "grad_norm"):
         assert bool((found == 0.0).all())  # nothing to be undecided about
     else:
         assert float(found.std()) > 0.0
@@ -184,8 +197,9 @@ def test_scores_are_finite_at_huge_logits(name: str) -> None:
 
 
 def test_scores_in_the_unit_interval_stay_there() -> None:
+    assert {"likelihood_entropy", "max_likelihood", "prediction_entropy", "max_prediction"} == SCORES_FROM_ZERO
     inputs = make_inputs(logit_scale=30.0)
-    for name in ("likelihood_entropy", "prediction_entropy", "max_prediction"):
+    for name in SCORES_FROM_ZERO:
         found = get_score(name)(inputs)
         assert bool(((found >= 0.0) & (found <= 1.0)).all())
 
@@ -193,6 +207,7 @@ def test_scores_in_the_unit_interval_stay_there() -> None:
 def test_a_nan_evaluation_never_looks_known() -> None:
     broken = MixtureEvaluation(torch.full((1, 2), math.nan), torch.full((1, 2), math.nan))
     inputs = ScoreInputs(torch.ones(1, 2), torch.ones(1, 2), torch.ones(1, 2), broken, torch.ones(2, 2), torch.ones(2))
-    assert float(get_score("max_likelihood")(inputs)[0]) > 1e200
+    assert float(get_score("log_density")(inputs)[0]) > 1e200
+    assert float(get_score("max_likelihood")(inputs)[0]) == 0.5
     assert float(get_score("mahalanobis")(inputs)[0]) > 1e200
     assert float(get_score("likelihood_entropy")(inputs)[0]) == pytest.approx(1.0)

@@ -1,4 +1,4 @@
-"""The seven novelty scores of the supplement. One sign rule for all: larger = more unknown.
+"""The seven novelty scores of the supplement, and the density beside them. One sign rule: larger = more unknown.
 
 Each maps a ``ScoreInputs`` of N samples and C classes to (N,) float64.
 """
@@ -69,7 +69,12 @@ def likelihood_entropy(inputs: ScoreInputs) -> Tensor:
 
 
 def max_likelihood(inputs: ScoreInputs) -> Tensor:
-    """Minus the largest log-likelihood."""
+    """One minus the largest likelihood, normalised over the classes: in [0, 1], as in the authors' code."""
+    return beside_the_largest(posterior(inputs.evaluation.log_likelihood).exp())
+
+
+def log_density(inputs: ScoreInputs) -> Tensor:
+    """Minus the largest log-likelihood, not normalised: far from every class it grows without bound."""
     return _finite(-inputs.evaluation.log_likelihood.amax(dim=1))
 
 
@@ -95,14 +100,18 @@ def grad_norm(inputs: ScoreInputs) -> Tensor:
 
 
 def max_prediction(inputs: ScoreInputs) -> Tensor:
-    """One minus the largest class probability of the classifier, as the sum of the others: exact where it is tiny."""
-    probabilities = inputs.logits.detach().double().softmax(dim=1)
-    return probabilities.scatter(1, probabilities.argmax(dim=1, keepdim=True), 0.0).sum(dim=1)
+    """One minus the largest class probability of the classifier."""
+    return beside_the_largest(inputs.logits.detach().double().softmax(dim=1))
 
 
 def prediction_entropy(inputs: ScoreInputs) -> Tensor:
     """Entropy of the classifier's probabilities, I(f(x))."""
     return entropy(inputs.logits.double().log_softmax(dim=1))
+
+
+def beside_the_largest(probabilities: Tensor) -> Tensor:
+    """(N, C) -> (N,): one minus the largest, as the sum of the others: exact where that is tiny."""
+    return probabilities.scatter(1, probabilities.argmax(dim=1, keepdim=True), 0.0).sum(dim=1)
 
 
 def _finite(values: Tensor) -> Tensor:
@@ -118,9 +127,10 @@ SCORES: dict[str, Score] = {
     "grad_norm": grad_norm,
     "max_prediction": max_prediction,
     "prediction_entropy": prediction_entropy,
+    "log_density": log_density,
 }
 
-SCORES_FROM_ZERO = frozenset({"likelihood_entropy", "max_prediction", "prediction_entropy"})
+SCORES_FROM_ZERO = frozenset({"likelihood_entropy", "max_likelihood", "max_prediction", "prediction_entropy"})
 """Scores in [0, 1] that crowd at zero for known samples; their logarithm is easier to tell apart."""
 
 
