@@ -64,17 +64,24 @@ class Case:
         """The small network with the weights of the case, and its source statistics where the case has some."""
         names = [f"class {index}" for index in range(self.num_classes)]
         model = SourceModel(small_backbone(), class_names=names, input_size=(6, 6), feature_dim=16)
-        model.load_state_dict(self._by_name(self.inputs["weights"]), strict=False)
+        model.load_state_dict(self.by_name(self.inputs["weights"]), strict=False)
         statistics = ("prototypes", "feature_mean", "feature_covariance")
         if "prototypes" in self.inputs:
             model.statistics = SourceStatistics(*(self.inputs.get(name) for name in statistics))
         return model.eval()
 
+    def weights_after(self, step: int) -> Tensor | None:
+        """The weight vector after that step, counted from 1; None where the case has none. After the last it has."""
+        if step == len(self.inputs["images"]) and "weights_last" in self.outputs:
+            return self.outputs["weights_last"]
+        return self.outputs.get(f"weights_{step}")
+
     def vector(self, tensors: dict[str, Tensor]) -> Tensor:
         """Weights and statistics by name (a ``state_dict``) as one vector, in the order of the file."""
         return torch.cat([tensors[name].detach().reshape(-1) for name, _ in self._order[str(self.num_classes)]])
 
-    def _by_name(self, vector: Tensor) -> dict[str, Tensor]:
+    def by_name(self, vector: Tensor) -> dict[str, Tensor]:
+        """The inverse of ``vector``."""
         order = self._order[str(self.num_classes)]
         parts = vector.split([math.prod(shape) for _, shape in order])
         return {name: part.view(shape).clone() for (name, shape), part in zip(order, parts, strict=True)}
@@ -125,6 +132,11 @@ def distance(ours: Tensor | list[float] | float, theirs: Tensor, scale: float | 
     return float((ours - theirs).abs().max()) / (float(theirs.abs().max()) if scale is None else scale)
 
 
-def moved_apart(ours: Tensor, theirs: Tensor, start: Tensor) -> float:
-    """Largest difference between two weight vectors, over the largest change of theirs since ``start``."""
-    return distance(ours, theirs, scale=max(float((theirs - start).abs().max()), 1e-6))
+def moved_apart(golden: Case, model: SourceModel, step: int) -> float:
+    """Largest difference between the weights after a step, over the largest change since the start; 0 if not given."""
+    theirs = golden.weights_after(step)
+    assert theirs is not None or step < len(golden.inputs["images"])
+    if theirs is None:
+        return 0.0
+    change = float((theirs - golden.inputs["weights"]).abs().max())
+    return distance(golden.vector(model.state_dict()), theirs, scale=max(change, 1e-6))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from memory.oracle import Array, OracleMixture
+from scipy.stats import multivariate_normal
 from torch import Tensor
 
 from driftgate.memory import StreamingGMM
@@ -201,6 +202,29 @@ def test_floor_and_shrinkage_are_the_documented_ones(floor: float, shrinkage: fl
         squared = np.einsum("nr,nr->n", offsets, np.linalg.solve(covariance, offsets.T).T)
         expected[:, c] = -0.5 * (squared + np.linalg.slogdet(covariance)[1] + 4 * math.log(2 * math.pi))
     np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("shrinkage", [0.0, 3.0])
+@pytest.mark.parametrize("scale", [1e-3, 1.0])
+def test_an_absolute_floor_is_the_same_for_every_class_and_scale(scale: float, shrinkage: float) -> None:
+    rng = np.random.default_rng(3)
+    oracle, queries = OracleMixture(2, 3, 1.0), torch.from_numpy(scale * rng.normal(size=(4, 3)))
+    mixture = StreamingGMM(2, 3, 1.0, floor=1e-4, floor_rule="absolute", shrinkage=shrinkage)
+    features, weights = scale * rng.normal(size=(40, 3)), rng.dirichlet(np.ones(2), size=40)
+    mixture.update(torch.from_numpy(features), torch.from_numpy(weights))
+    oracle.update(features, weights)
+    covariances = oracle.query_covariances(0.0, shrinkage) + (1e-4 - 1e-12) * np.eye(3)
+    expected = [
+        multivariate_normal(mean, covariance).logpdf(queries)
+        for mean, covariance in zip(oracle.means, covariances, strict=True)
+    ]
+    np.testing.assert_allclose(mixture.log_likelihood(queries).numpy().T, expected, rtol=1e-5)
+
+
+def test_an_absolute_floor_of_zero_still_has_a_density() -> None:
+    mixture = StreamingGMM(1, 2, floor=0.0, floor_rule="absolute")
+    mixture.update(torch.ones(3, 2), torch.ones(3, 1))
+    assert bool(mixture.log_likelihood(torch.zeros(1, 2)).isfinite().all())
 
 
 def test_a_variance_of_zero_never_comes_out_negative() -> None:

@@ -104,6 +104,21 @@ def test_statistics_of_batch_norm_stay_the_source_s() -> None:
         assert torch.equal(teacher.forward(images).logits, real(images).logits)
 
 
+def test_a_copy_may_normalise_by_the_batch_and_keeps_its_statistics() -> None:
+    model = network()
+    real, copy = model.clone(), ModelCopy(model)
+    images = pictures(model, 16)
+    before = {name: tensor.clone() for name, tensor in copy.state_dict().items()}
+    disturb(model, 1)
+    with batch_statistics(real, len(images)), torch.no_grad():
+        expected = real(images)
+    found = copy.forward(images, by_batch=True)
+    assert torch.equal(found.features, expected.features) and torch.equal(found.logits, expected.logits)
+    assert not torch.allclose(found.features, copy.forward(images).features, atol=1e-3)
+    assert all(torch.equal(before[name], tensor) for name, tensor in copy.state_dict().items())
+    assert not any(layer.training for layer in model.modules())
+
+
 def test_save_and_load() -> None:
     model = network()
     teacher = MeanTeacher(model, 0.5)

@@ -223,6 +223,8 @@ def test_presets_hold_the_published_values() -> None:
     assert make().settings == make(preset="domainnet").settings
     released = make(preset="released").settings
     assert (released.contrastive_weight, released.covariance_shrinkage, released.class_prior) == (0.0, 0.0, 0.0)
+    assert (released.floor_rule, released.quantile_rule, released.tie_rule) == ("absolute", "released", "gmm-comet")
+    assert (released.source_batch_norm, make().settings.source_batch_norm) == ("batch", "running")
 
 
 def test_a_diverged_teacher_is_refused_and_changes_nothing() -> None:

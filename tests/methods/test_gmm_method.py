@@ -93,6 +93,9 @@ def test_presets_keep_the_equations() -> None:
     assert (paper.reduced_dim, paper.momentum, paper.lr) == (64, 0.9, 0.01)
     assert (released.decay, released.contrastive_weight, released.kl_form) == (1.0, 0.0, "bounded")
     assert (released.kl_weight, released.kl_temperature, released.quantile_rule) == (1e-3, 0.1, "released")
+    assert (released.floor_rule, released.covariance_floor, released.tie_rule) == ("absolute", 1e-6, "released")
+    for ours in (paper, make().settings):
+        assert (ours.floor_rule, ours.quantile_rule, ours.tie_rule) == ("relative", "interpolated", "paper")
     with pytest.raises(DriftgateError, match="Expected a preset of 'gmm' out of paper, released but got 'best'"):
         make(preset="best")
 

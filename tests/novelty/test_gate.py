@@ -12,6 +12,7 @@ from scipy.stats import norm
 from driftgate.novelty.gate import (
     FrozenGate,
     MixtureGate,
+    TieRule,
     TrackingGate,
     batch_quantiles,
     crossing_share,
@@ -46,6 +47,20 @@ def test_prediction_rejects_only_above_the_threshold() -> None:
     assert found.tolist() == [1, 2, UNKNOWN]
 
 
+@pytest.mark.parametrize(
+    ("rule", "labels", "predictions"),
+    [
+        ("paper", [3, 1, UNLABELED, UNKNOWN, UNKNOWN], [3, 1, 4, UNKNOWN, UNKNOWN]),
+        ("released", [3, UNLABELED, UNLABELED, UNLABELED, UNKNOWN], [3, 1, UNKNOWN, UNKNOWN, UNKNOWN]),
+        ("gmm-comet", [3, 1, UNLABELED, UNLABELED, UNKNOWN], [3, 1, UNKNOWN, UNKNOWN, UNKNOWN]),
+    ],
+)
+def test_who_lies_on_a_threshold_is_the_rule_s_to_say(rule: TieRule, labels: list[int], predictions: list[int]) -> None:
+    novelty, classes = torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0]), torch.tensor([3, 1, 4, 1, 5])
+    assert pseudo_label(classes, novelty, Thresholds(0.25, 0.75, 0.5), rule).tolist() == labels
+    assert predict_label(classes, novelty, Thresholds(0.25, 0.75, 0.5), rule).tolist() == predictions
+
+
 def test_certain_samples_are_spared() -> None:
     assert spare_certain(Thresholds(1e-9, 1e-5, 1e-6), 0.01) == Thresholds(1e-9, 0.01, 0.01)
     assert spare_certain(Thresholds(0.1, 0.5, 0.3), 0.01) == Thresholds(0.1, 0.5, 0.3)
@@ -59,13 +74,16 @@ def test_first_batch_uses_the_share_the_paper_says() -> None:
     assert thresholds.prediction == (thresholds.known + thresholds.unknown) / 2
 
 
-def test_released_rule_takes_the_sorted_entries_the_released_code_takes() -> None:
-    novelty = scores(64, 1)
+@pytest.mark.parametrize(
+    ("count", "p_reject", "low", "high"),
+    [(64, 0.5, 16, 48), (32, 0.25, 12, 20), (64, 0.65, 12, 52), (50, 0.5, 13, 37), (5, 0.0, 3, 2), (1, 0.0, 0, 0)],
+)
+def test_released_rule_rounds_the_lower_index_up_and_the_upper_one_down(
+    count: int, p_reject: float, low: int, high: int
+) -> None:
+    novelty = scores(count, 1)
     ordered = novelty.sort().values
-    assert batch_quantiles(novelty, 0.5, "released").tolist() == [ordered[16], ordered[48]]
-    small = scores(32, 2)
-    ordered = small.sort().values
-    assert batch_quantiles(small, 0.25, "released").tolist() == [ordered[12], ordered[20]]
+    assert batch_quantiles(novelty, p_reject, "released").tolist() == [ordered[low], ordered[high]]
 
 
 def test_frozen_gate_averages_the_first_batches_then_never_moves() -> None:

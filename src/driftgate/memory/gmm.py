@@ -15,7 +15,7 @@ from contextlib import nullcontext
 from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,6 +31,8 @@ ABSOLUTE_FLOOR = 1e-12
 
 RELATIVE_FLOOR = 1e-6
 """Variance added to every direction, as a share of the mean variance; grows tenfold where a factorisation fails."""
+
+FloorRule = Literal["relative", "absolute"]
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,9 @@ class StreamingGMM:
         decay: the paper's alpha; 1 never forgets.
         mean_shift: add the spread that the moving mean leaves behind to the covariance. Off in the paper; with it and
             ``decay=1`` the covariance is exactly that of all samples seen.
-        floor: variance added to every direction at query time, as a share of the mean variance of the class.
+        floor: variance added to every direction at query time.
+        floor_rule: whether ``floor`` is a share of the mean variance of the class (``relative``), or the variance
+            itself (``absolute``, the released code), which weighs more the smaller the features are.
         shrinkage: number of pseudo-samples of the pooled covariance mixed into each class at query time, so that a
             class seen only through the tails of the predictions cannot win by a degenerate covariance. 0 in the paper.
         prior_means, prior_covariances, prior_weights: (C, R), (C, R, R) and (C,) prior knowledge; all or none.
@@ -105,6 +109,7 @@ class StreamingGMM:
         *,
         mean_shift: bool = False,
         floor: float = RELATIVE_FLOOR,
+        floor_rule: FloorRule = "relative",
         shrinkage: float = 0.0,
         prior_means: Tensor | None = None,
         prior_covariances: Tensor | None = None,
@@ -118,6 +123,7 @@ class StreamingGMM:
             raise DriftgateError(f"Expected a floor and a shrinkage of at least 0 but got {floor} and {shrinkage}.")
         self.num_classes, self.dim, self.decay = num_classes, dim, decay
         self.mean_shift, self.floor, self.shrinkage = mean_shift, floor, shrinkage
+        self.floor_rule: FloorRule = floor_rule
         self.means = torch.zeros(num_classes, dim)
         self.packed_covariances = torch.zeros(num_classes, packed_size(dim))
         self.weights = torch.zeros(num_classes)
@@ -275,6 +281,8 @@ class StreamingGMM:
             parts = blocks(self.num_classes, self.dim**2)
             pooled = torch.stack([shares[part] @ self.packed_covariances[part].double() for part in parts]).sum(dim=0)
             variance = torch.lerp(shares @ variance, variance, keep[:, 0])
+        if self.floor_rule == "absolute":
+            return keep, pooled, torch.full_like(weights, max(self.floor, ABSOLUTE_FLOOR))
         # A class made of one sample has no variance of its own: measure its floor by the others'.
         variance = torch.maximum(variance, shares @ variance)
         return keep, pooled, self.floor * variance + ABSOLUTE_FLOOR

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
+from driftgate.models.normalization import batch_statistics
 from driftgate.models.source_model import ModelOutput, SourceModel
 
 
@@ -22,9 +23,18 @@ class ModelCopy:
         self.tensors = {name: tensor.detach().clone() for name, tensor in named.items()}
 
     @torch.no_grad()
-    def forward(self, images: Tensor) -> ModelOutput:
-        """Features (N, D) and logits (N, C) of the copy; no gradient."""
-        output: ModelOutput = functional_call(self.model, self.tensors, (images,))
+    def forward(self, images: Tensor, *, by_batch: bool = False) -> ModelOutput:
+        """Features (N, D) and logits (N, C) of the copy; no gradient.
+
+        ``by_batch`` lets batch norm normalise by the batch. The copy's own statistics, which it then does not look at,
+        stay as they are.
+        """
+        tensors = self.tensors
+        if by_batch:
+            kept = dict(self.model.named_parameters())
+            tensors = {name: tensor if name in kept else tensor.clone() for name, tensor in tensors.items()}
+        with batch_statistics(self.model, len(images), enabled=by_batch):
+            output: ModelOutput = functional_call(self.model, tensors, (images,))
         return output
 
     def state_dict(self) -> dict[str, Tensor]:

@@ -18,11 +18,21 @@ from driftgate.checkpoint import under_prefix, with_prefix
 from driftgate.data.augment import Augmentation
 from driftgate.losses import KLForm, MeanTerm, Reduction, contrastive_loss, kl_loss
 from driftgate.memory import StreamingGMM
+from driftgate.memory.gmm import FloorRule
 from driftgate.methods.base import MethodSettings, register
 from driftgate.methods.gradient import GradientMethod, GradientSettings
 from driftgate.models.passes import Passes
 from driftgate.models.source_model import ModelOutput, SourceModel
-from driftgate.novelty.gate import Gate, GateKind, QuantileRule, make_gate, predict_label, pseudo_label, spare_certain
+from driftgate.novelty.gate import (
+    Gate,
+    GateKind,
+    QuantileRule,
+    TieRule,
+    make_gate,
+    predict_label,
+    pseudo_label,
+    spare_certain,
+)
 from driftgate.novelty.scores import SCORES_FROM_ZERO, ScoreInputs, get_score
 from driftgate.types import DriftgateError, Prediction
 
@@ -34,7 +44,7 @@ class GMMSettings(GradientSettings):
         reduced_dim: size of the reduced feature space (FD_r); at most the size of the features, for more dimensions
             than that would leave every covariance singular.
         decay: how much of the mixture's past survives a batch (alpha).
-        covariance_floor, covariance_shrinkage, mean_shift: see ``StreamingGMM``.
+        covariance_floor, floor_rule, covariance_shrinkage, mean_shift: see ``StreamingGMM``.
         class_prior: how much the weights of the classes count beside the likelihoods: 0 not at all (the paper), 1 as
             in Bayes' rule. Without, a class that never appears gets its mean and covariance from the tails of the
             predictions, lies over a class that does, and makes its samples look unknown.
@@ -45,6 +55,7 @@ class GMMSettings(GradientSettings):
         certain_below: a sample whose novelty lies below is never unknown, whatever the gate says; quantiles would
             reject a share of any stream, however easy. For the scores in [0, 1] only, 0 in the paper.
         quantile_rule: which scores of a batch the thresholds are read off.
+        tie_rule: on which side of a threshold a novelty equal to it lies; see ``driftgate.novelty.gate.Ties``.
         gate_window, refit_every: scores the mixture gate looks at, and batches between two of its fits.
         contrastive_weight: weight of the contrastive loss (1 in the paper).
         temperature: of the contrastive loss (tau).
@@ -58,6 +69,7 @@ class GMMSettings(GradientSettings):
     reduced_dim: int = Field(default=64, ge=1)
     decay: float = Field(default=0.999, ge=0.0, le=1.0)
     covariance_floor: float = Field(default=1e-6, ge=0.0)
+    floor_rule: FloorRule = "relative"
     covariance_shrinkage: float = Field(default=300.0, ge=0.0)
     mean_shift: bool = False
     class_prior: float = Field(default=1.0, ge=0.0, le=1.0)
@@ -67,6 +79,7 @@ class GMMSettings(GradientSettings):
     init_batches: int = Field(default=30, ge=1)
     certain_below: float = Field(default=0.01, ge=0.0, le=1.0)
     quantile_rule: QuantileRule = "interpolated"
+    tie_rule: TieRule = "paper"
     gate_window: int = Field(default=1024, ge=32)
     refit_every: int = Field(default=5, ge=1)
     contrastive_weight: float = Field(default=1.0, ge=0.0)
@@ -96,12 +109,15 @@ PAPER: dict[str, Any] = {
 RELEASED: dict[str, Any] = {
     **PAPER,
     "decay": 1.0,
+    "floor_rule": "absolute",
     "quantile_rule": "released",
+    "tie_rule": "released",
     "contrastive_weight": 0.0,
     "kl_form": "bounded",
     "kl_weight": 1e-3,
 }
-"""What the released code does in effect: no decay, no gradient from the contrastive loss, the bounded KL loss."""
+"""What the released code does in effect: no decay, no gradient from the contrastive loss, the bounded KL loss, and its
+own floor, quantiles and inequalities."""
 
 
 @register
@@ -126,6 +142,7 @@ class GMM(GradientMethod):
             chosen.decay,
             mean_shift=chosen.mean_shift,
             floor=chosen.covariance_floor,
+            floor_rule=chosen.floor_rule,
             shrinkage=chosen.covariance_shrinkage,
         )
         self.gate = make_gate(
@@ -195,11 +212,12 @@ class GMM(GradientMethod):
             ScoreInputs(output.features, reduced, output.logits, evaluation, mixture.means, mixture.weights)
         )
         thresholds = spare_certain(gate.update(novelty), self._certain_below)
+        likeliest = evaluation.log_likelihood.argmax(dim=1)
         return Prediction(
-            labels=predict_label(scores.argmax(dim=1), novelty, thresholds),
+            labels=predict_label(scores.argmax(dim=1), novelty, thresholds, self.settings.tie_rule),
             scores=scores,
             novelty=novelty,
-            pseudo_labels=pseudo_label(evaluation.log_likelihood.argmax(dim=1), novelty, thresholds),
+            pseudo_labels=pseudo_label(likeliest, novelty, thresholds, self.settings.tie_rule),
             thresholds=thresholds,
         )
 

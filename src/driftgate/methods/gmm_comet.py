@@ -32,6 +32,8 @@ class GMMCOMETSettings(GMMSettings):
         consistency_weight: weight of the squared distance between the student's and the teacher's features.
         source_consistency_weight: weight of the squared distance between the student's features and those of the
             source model; 0 keeps no copy of the source model.
+        source_batch_norm: statistics the source model's copy normalises by: its ``running`` ones, or those of each
+            ``batch``, as the training library of the released code has it.
     """
 
     backbone_lr_scale: float = Field(default=0.1, ge=0.0)
@@ -44,6 +46,7 @@ class GMMCOMETSettings(GMMSettings):
     teacher_momentum: float = Field(default=0.999, ge=0.0, le=1.0)
     consistency_weight: float = Field(default=1.0, ge=0.0)
     source_consistency_weight: float = Field(default=2.0, ge=0.0)
+    source_batch_norm: Literal["batch", "running"] = "running"
 
 
 DOMAINNET: dict[str, Any] = {
@@ -62,10 +65,14 @@ RELEASED: dict[str, Any] = {
     "class_prior": 0.0,
     "gate": "frozen",
     "certain_below": 0.0,
+    "floor_rule": "absolute",
     "quantile_rule": "released",
+    "tie_rule": "gmm-comet",
     "contrastive_weight": 0.0,
+    "source_batch_norm": "batch",
 }
-"""What the released code does in effect: a contrastive loss without gradient, a mixture without shrinkage and prior."""
+"""What the released code does in effect: a contrastive loss without gradient, a mixture without shrinkage and prior, a
+source copy in train mode, and its own floor, quantiles and inequalities."""
 
 
 @register
@@ -118,14 +125,14 @@ class GMMCOMET(GMM):
         self._check_finite(reduced)
         assessed = self._assess(teacher, reduced, mixture, gate)
         scores = (student.logits.detach().softmax(dim=1) + assessed.scores) / 2.0
-        labels = predict_label(scores.argmax(dim=1), assessed.novelty, assessed.thresholds)
+        labels = predict_label(scores.argmax(dim=1), assessed.novelty, assessed.thresholds, self.settings.tie_rule)
         return replace(assessed, scores=scores, labels=labels)
 
     def _consistency(self, student: Tensor, teacher: Tensor, images: Tensor) -> Tensor:
         """Mean squared distances of the student's features (N, D) to the teacher's and to the source model's."""
         loss = self.settings.consistency_weight * F.mse_loss(student, teacher)
         if self.source is not None:
-            source = self.source.forward(images).features
+            source = self.source.forward(images, by_batch=self.settings.source_batch_norm == "batch").features
             loss = loss + self.settings.source_consistency_weight * F.mse_loss(student, source)
         return loss
 

@@ -10,7 +10,7 @@ import math
 import warnings
 from abc import ABC, abstractmethod
 from copy import copy
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -23,19 +23,42 @@ from driftgate.memory.queue import RingQueue
 from driftgate.types import UNKNOWN, UNLABELED, DriftgateError, Thresholds
 
 QuantileRule = Literal["interpolated", "released"]
+TieRule = Literal["paper", "released", "gmm-comet"]
 
 
-def pseudo_label(classes: Tensor, novelty: Tensor, thresholds: Thresholds) -> Tensor:
+class Ties(NamedTuple):
+    """What happens to a sample whose novelty equals a threshold.
+
+    ``known``: it learns its class at the known threshold. ``unknown``: it learns to be unknown at the unknown one.
+    ``prediction``: it is predicted as its class at the threshold of prediction. Where not, the opposite.
+    """
+
+    known: bool
+    unknown: bool
+    prediction: bool
+
+
+TIES: dict[TieRule, Ties] = {
+    "paper": Ties(known=True, unknown=True, prediction=True),
+    "released": Ties(known=False, unknown=False, prediction=False),
+    "gmm-comet": Ties(known=True, unknown=False, prediction=False),
+}
+"""The paper's rule (at most, at least, above), and those of the released code of GMM and of GMM-COMET."""
+
+
+def pseudo_label(classes: Tensor, novelty: Tensor, thresholds: Thresholds, tie_rule: TieRule = "paper") -> Tensor:
     """(N,), (N,) -> (N,): the class, ``UNKNOWN`` or ``UNLABELED`` (the paper's pseudo-labelling rule)."""
-    labels = torch.full_like(classes, UNLABELED)
-    labels[novelty >= thresholds.unknown] = UNKNOWN
+    ties = TIES[tie_rule]
+    known = novelty <= thresholds.known if ties.known else novelty < thresholds.known
+    unknown = novelty >= thresholds.unknown if ties.unknown else novelty > thresholds.unknown
     # Where the two thresholds meet, the sample is known: the paper's first case comes first.
-    return torch.where(novelty <= thresholds.known, classes, labels)
+    return torch.where(known, classes, torch.where(unknown, UNKNOWN, UNLABELED))
 
 
-def predict_label(classes: Tensor, novelty: Tensor, thresholds: Thresholds) -> Tensor:
+def predict_label(classes: Tensor, novelty: Tensor, thresholds: Thresholds, tie_rule: TieRule = "paper") -> Tensor:
     """(N,), (N,) -> (N,): the class or ``UNKNOWN`` (the paper's inference rule)."""
-    return torch.where(novelty <= thresholds.prediction, classes, UNKNOWN)
+    limit = thresholds.prediction
+    return torch.where(novelty <= limit if TIES[tie_rule].prediction else novelty < limit, classes, UNKNOWN)
 
 
 def spare_certain(thresholds: Thresholds, level: float) -> Thresholds:
@@ -81,14 +104,15 @@ class Gate(ABC):
 def batch_quantiles(novelty: Tensor, p_reject: float, rule: QuantileRule = "interpolated") -> Tensor:
     """(N,) -> (2,): the scores that cut off the lowest and the highest (1 - p_reject) / 2 of a batch.
 
-    ``released`` takes the sorted entries the released code takes, one more known than unknown sample.
+    ``released`` takes the sorted entries the released code takes: the index rounded up for the lower, down for the
+    upper one.
     """
     scores = novelty.detach().double()
-    share = (1.0 - p_reject) / 2.0
     if rule == "released":
-        ordered, last = scores.sort().values, len(scores) - 1
-        low, high = (min(int(part * len(scores)), last) for part in (share, 1.0 - share))
-        return torch.stack([ordered[low], ordered[high]])
+        ordered, count = scores.sort().values, len(scores)
+        low, high = math.ceil(count * (0.5 - p_reject / 2.0)), math.floor(count * (0.5 + p_reject / 2.0))
+        return torch.stack([ordered[min(low, count - 1)], ordered[min(high, count - 1)]])
+    share = (1.0 - p_reject) / 2.0
     return ordered_quantiles(scores, [share, 1.0 - share])
 
 
