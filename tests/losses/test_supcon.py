@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from driftgate.losses import supcon_loss
+from driftgate.losses import UnknownPairs, supcon_loss
 from driftgate.types import UNKNOWN, UNLABELED
 
 LABELS = {
@@ -23,7 +23,14 @@ def unit(vector: list[float]) -> list[float]:
     return [value / length for value in vector]
 
 
-def slow_loss(projected: Tensor, augmented: Tensor, prototypes: Tensor, labels: list[int], temperature: float) -> float:
+def slow_loss(
+    projected: Tensor,
+    augmented: Tensor,
+    prototypes: Tensor,
+    labels: list[int],
+    temperature: float,
+    unknown_pairs: UnknownPairs,
+) -> float:
     """Anchor by anchor: every view of a known sample against every other view."""
     anchors: list[tuple[int, list[float]]] = []
     unknown: list[list[float]] = []
@@ -40,7 +47,8 @@ def slow_loss(projected: Tensor, augmented: Tensor, prototypes: Tensor, labels: 
     losses = []
     for i, (label, anchor) in enumerate(anchors):
         denominator = sum(likeness(anchor, other) for j, (_, other) in enumerate(anchors) if j != i)
-        denominator += sum(likeness(anchor, other) for other in unknown)
+        meeting = [anchor] if unknown_pairs == "own" else [view for _, view in anchors]
+        denominator += sum(likeness(view, other) for other in unknown for view in meeting)
         terms = [
             -math.log(likeness(anchor, other) / denominator)
             for j, (other_label, other) in enumerate(anchors)
@@ -58,17 +66,20 @@ def vectors(seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
 
 @pytest.mark.parametrize("case", sorted(LABELS))
 @pytest.mark.parametrize("temperature", [0.1, 0.5])
-def test_agrees_with_loops(case: str, temperature: float) -> None:
-    projected, augmented, prototypes = vectors()
-    labels = LABELS[case]
-    found = supcon_loss(projected, augmented, prototypes, torch.tensor(labels), temperature=temperature)
-    assert float(found) == pytest.approx(slow_loss(projected, augmented, prototypes, labels, temperature), rel=1e-9)
+@pytest.mark.parametrize("unknown_pairs", ["own", "all"])
+def test_agrees_with_loops(case: str, temperature: float, unknown_pairs: UnknownPairs) -> None:
+    parts, labels = vectors(), LABELS[case]
+    found = supcon_loss(*parts, torch.tensor(labels), temperature=temperature, unknown_pairs=unknown_pairs)
+    assert float(found) == pytest.approx(slow_loss(*parts, labels, temperature, unknown_pairs), rel=1e-9)
 
 
-def test_the_gradient_is_that_of_finite_differences() -> None:
-    inputs = tuple(part.requires_grad_() for part in vectors(1))
-    labels = torch.tensor(LABELS["mixed"])
-    assert torch.autograd.gradcheck(lambda *parts: supcon_loss(*parts, labels, temperature=0.5), inputs)
+@pytest.mark.parametrize("unknown_pairs", ["own", "all"])
+@pytest.mark.parametrize("case", ["mixed", "nobody unknown"])
+def test_the_gradient_is_that_of_finite_differences(case: str, unknown_pairs: UnknownPairs) -> None:
+    inputs, labels = tuple(part.requires_grad_() for part in vectors(1)), torch.tensor(LABELS[case])
+    assert torch.autograd.gradcheck(
+        lambda *parts: supcon_loss(*parts, labels, temperature=0.5, unknown_pairs=unknown_pairs), inputs
+    )
 
 
 def test_nobody_known_is_zero_and_has_no_graph() -> None:

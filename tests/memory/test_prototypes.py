@@ -62,6 +62,19 @@ def test_running_prototypes_are_the_means_of_all_that_was_labelled() -> None:
     assert prototypes.counts.tolist() == [8, 4, 0]
 
 
+def test_last_only_adds_the_last_sample_of_each_class_and_counts_all() -> None:
+    prototypes, expected = RunningPrototypes(3, 4, last_only=True), torch.zeros(2, 4)
+    labels = torch.tensor([0, 1, 0, UNKNOWN, 0, 1, UNLABELED])
+    for seed in range(2):
+        features = random(7, 4, seed=seed)
+        prototypes.update(features, labels)
+        expected += features[[4, 5]]
+    assert torch.allclose(prototypes.sums[:2], expected)
+    assert torch.equal(prototypes.means[2], torch.zeros(4))
+    assert prototypes.counts.tolist() == [6, 4, 0]
+    assert prototypes.clone().last_only
+
+
 def test_an_update_of_a_clone_and_a_saved_state_leave_the_original_alone() -> None:
     prototypes = RunningPrototypes(2, 3)
     prototypes.update(random(4, 3), torch.tensor([0, 1, 1, 0]))

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 import driftgate
 from driftgate import UNKNOWN, UNLABELED, DivergedError, DriftgateError
+from driftgate.memory import RunningPrototypes
 from driftgate.methods.comet import COMET, COMETF, COMETP
 
 VARIANTS = ["comet-p", "comet-f"]
@@ -203,10 +204,20 @@ def test_presets_and_settings(name: str) -> None:
         assert (chosen.lr, chosen.entropy_weight, chosen.backbone_lr_scale) == (rate, weight, 0.1)
         assert (chosen.tau_known, chosen.tau_unknown, chosen.threshold) == (0.25, 0.75, 0.5)
         assert (chosen.teacher_momentum, chosen.temperature, chosen.batch_norm) == (0.999, 0.1, "running")
+    released = make(name, preset="released").settings
+    assert (released.unknown_pairs, make(name).settings.unknown_pairs) == ("all", "own")
     layers = [tuple(parameter.shape) for parameter in make(name).projector.parameters()]
     assert layers == [(128, 16), (128,), (128, 128), (128,)]
     with pytest.raises(DriftgateError, match="tau_known must not lie above tau_unknown"):
         make(name, tau_known=0.8)
+
+
+def test_only_the_released_prototypes_of_comet_f_lose_samples() -> None:
+    for preset, last_only in ((None, False), ("released", True)):
+        prototypes = make("comet-f", preset=preset).prototypes
+        assert isinstance(prototypes, RunningPrototypes) and prototypes.last_only is last_only
+    with pytest.raises(DriftgateError, match="no setting 'prototype_samples'"):
+        make("comet-p", prototype_samples="last")
 
 
 @pytest.mark.parametrize("name", VARIANTS)

@@ -4,12 +4,13 @@ from driftgate.losses.contrastive import MeanTerm, contrastive_loss
 from driftgate.losses.entropy import mean_entropy, negative_marginal_entropy
 from driftgate.losses.info_nce import class_aware_info_nce
 from driftgate.losses.kl import KLForm, Reduction, kl_from_uniform, kl_loss
-from driftgate.losses.supcon import supcon_loss
+from driftgate.losses.supcon import UnknownPairs, supcon_loss
 
 __all__ = [
     "KLForm",
     "MeanTerm",
     "Reduction",
+    "UnknownPairs",
     "class_aware_info_nce",
     "contrastive_loss",
     "kl_from_uniform",

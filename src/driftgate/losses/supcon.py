@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from driftgate.types import UNKNOWN
+
+UnknownPairs = Literal["own", "all"]
 
 
 def supcon_loss(
@@ -18,6 +21,7 @@ def supcon_loss(
     pseudo_labels: Tensor,
     *,
     temperature: float = 0.1,
+    unknown_pairs: UnknownPairs = "own",
 ) -> Tensor:
     """Supervised contrastive loss over three views a known sample; a scalar, 0 without a graph if nobody is known.
 
@@ -32,6 +36,8 @@ def supcon_loss(
         prototypes: (C, P) projections of the class prototypes.
         pseudo_labels: (N,) class, ``UNKNOWN`` or ``UNLABELED``; samples without a label take no part at all.
         temperature: divides the cosine similarities.
+        unknown_pairs: which similarities to unknown samples stand in an anchor's denominator: its ``own``, or those of
+            ``all`` anchors (the released code).
     """
     known, unknown = pseudo_labels >= 0, pseudo_labels == UNKNOWN
     if not bool(known.any()):
@@ -40,13 +46,15 @@ def supcon_loss(
     anchors = F.normalize(torch.cat([prototypes[labels], projected[known], augmented[known]]), dim=1, eps=1e-6)
     others = F.normalize(torch.cat([projected[unknown], augmented[unknown]]), dim=1, eps=1e-6)
 
-    similarity = anchors @ torch.cat([anchors, others]).T / temperature
-    itself = torch.eye(*similarity.shape, dtype=torch.bool, device=similarity.device)
+    similarity, to_unknown = anchors @ anchors.T / temperature, anchors @ others.T / temperature
+    if unknown_pairs == "all":
+        to_unknown = to_unknown.reshape(1, -1).logsumexp(dim=1, keepdim=True).expand(len(anchors), 1)
+    itself = torch.eye(len(anchors), dtype=torch.bool, device=similarity.device)
     # Two more views of the same sample are always left, so that no denominator is empty.
-    denominators = similarity.masked_fill(itself, -math.inf).logsumexp(dim=1, keepdim=True)
-    log_shares = (similarity - denominators)[:, : len(anchors)]
+    rivals = torch.cat([similarity.masked_fill(itself, -math.inf), to_unknown], dim=1)
+    log_shares = similarity - rivals.logsumexp(dim=1, keepdim=True)
 
     anchor_labels = labels.repeat(3)
-    positive = (anchor_labels[:, None] == anchor_labels) & ~itself[:, : len(anchors)]
+    positive = (anchor_labels[:, None] == anchor_labels) & ~itself
     per_anchor = torch.where(positive, log_shares, 0.0).sum(dim=1) / positive.sum(dim=1)
     return -per_anchor.mean()

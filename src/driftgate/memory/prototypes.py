@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import copy
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -27,18 +29,25 @@ def surest_samples(probabilities: Tensor, count: int) -> Tensor:
 class RunningPrototypes:
     """Mean feature of each class over all samples of the stream that were given its label.
 
+    With ``last_only``, as in COMET's code, the last sample of a class in a batch alone joins the sum, while all are
+    counted: the direction of one sample a batch, at a shrunken length.
+
     State: C x D sums and C counts, float32.
     """
 
-    def __init__(self, num_classes: int, dim: int) -> None:
+    def __init__(self, num_classes: int, dim: int, *, last_only: bool = False) -> None:
+        self.last_only = last_only
         self.sums = torch.zeros(num_classes, dim)
         self.counts = torch.zeros(num_classes)
 
     def update(self, features: Tensor, labels: Tensor) -> None:
         """Take in features (N, D) with labels (N,); negative labels are passed over. Makes new tensors."""
         weights = one_hot_weights(labels, len(self.counts))
-        self.sums = self.sums + weights.T @ features.detach().float()
         self.counts = self.counts + weights.sum(dim=0)
+        if self.last_only:
+            left = weights.flip(0).cumsum(dim=0).flip(0)  # samples of the class from this one on
+            weights = torch.where(left == 1, weights, 0.0)
+        self.sums = self.sums + weights.T @ features.detach().float()
 
     @property
     def means(self) -> Tensor:
@@ -47,9 +56,7 @@ class RunningPrototypes:
 
     def clone(self) -> RunningPrototypes:
         """An independent copy: an update makes new tensors and changes none."""
-        copy = RunningPrototypes.__new__(RunningPrototypes)
-        copy.sums, copy.counts = self.sums, self.counts
-        return copy
+        return copy(self)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Sums and counts."""

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from driftgate.checkpoint import under_prefix, with_prefix
 from driftgate.data.augment import Augmentation
-from driftgate.losses import kl_loss, supcon_loss
+from driftgate.losses import UnknownPairs, kl_loss, supcon_loss
 from driftgate.memory import MeanTeacher, RunningPrototypes
 from driftgate.methods.base import MethodSettings, register
 from driftgate.methods.gradient import GradientMethod, GradientSettings
@@ -40,6 +40,7 @@ class COMETSettings(GradientSettings):
         temperature: of the contrastive loss.
         entropy_weight: weight of the entropy loss (lambda).
         projection_dim: hidden and output size of the projector in front of the contrastive loss.
+        unknown_pairs: which similarities to unknown samples stand in a denominator; see ``supcon_loss``.
     """
 
     batch_norm: Literal["batch", "running"] = "running"
@@ -50,12 +51,24 @@ class COMETSettings(GradientSettings):
     temperature: float = Field(default=0.1, gt=0.0)
     entropy_weight: float = Field(default=0.01, ge=0.0)
     projection_dim: int = Field(default=128, ge=1)
+    unknown_pairs: UnknownPairs = "own"
 
     @model_validator(mode="after")
     def _check_order(self) -> COMETSettings:
         if self.tau_known > self.tau_unknown:
             raise ValueError("tau_known must not lie above tau_unknown")
         return self
+
+
+class COMETFSettings(COMETSettings):
+    """Settings of COMET-F, which forms its prototypes itself.
+
+    Attributes:
+        prototype_samples: samples of a batch that join the sum of their class: ``all``, or the ``last`` alone; see
+            ``RunningPrototypes``.
+    """
+
+    prototype_samples: Literal["all", "last"] = "all"
 
 
 class SourcePrototypes:
@@ -88,6 +101,7 @@ class COMET(GradientMethod):
         "visda": {"lr": 1e-3, "entropy_weight": 0.01},
         "domainnet": {"lr": 1e-4, "entropy_weight": 0.1},
         "office-home": {"lr": 1e-4, "entropy_weight": 0.1},
+        "released": {"unknown_pairs": "all"},
     }
     settings: COMETSettings
 
@@ -141,6 +155,7 @@ class COMET(GradientMethod):
             self.projector(prototypes),
             pseudo_labels,
             temperature=self.settings.temperature,
+            unknown_pairs=self.settings.unknown_pairs,
         )
         return contrastive + self.settings.entropy_weight * kl_loss(
             output.logits, pseudo_labels, form="comet", reduction="mean"
@@ -176,6 +191,13 @@ class COMETF(COMET):
 
     name: ClassVar[str] = "comet-f"
     summary: ClassVar[str] = "mean teacher, contrastive loss with prototypes from the stream, entropy loss"
+    Settings: ClassVar[type[MethodSettings]] = COMETFSettings
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        **COMET.presets,
+        "released": {**COMET.presets["released"], "prototype_samples": "last"},
+    }
+    settings: COMETFSettings
 
     def build_prototypes(self) -> RunningPrototypes:
-        return RunningPrototypes(self.model.num_classes, self.model.spec.feature_dim)
+        last_only = self.settings.prototype_samples == "last"
+        return RunningPrototypes(self.model.num_classes, self.model.spec.feature_dim, last_only=last_only)
