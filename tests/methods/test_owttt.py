@@ -17,7 +17,7 @@ from torch.nn import functional as F
 import driftgate
 from driftgate import UNKNOWN, UNLABELED, DriftgateError, SourceModel
 from driftgate.memory import RingQueue
-from driftgate.methods.owttt import OWTTT, choose_prototypes, grow_pool, surer_half
+from driftgate.methods.owttt import OWTTT, choose_prototypes, grow_pool, surer_halves
 from driftgate.models.statistics import SourceStatistics
 
 STILL = {"lr": 1e-12, "batch_norm": "running"}
@@ -63,9 +63,10 @@ class Reference:
         unseen = [i for i, o in enumerate(novelty) if o >= threshold]
         pseudo = [UNLABELED] * len(unit)
         if self.pool:
-            for i in sorted(seen, key=lambda i: novelty[i])[: max(1, len(seen) // 2)]:
+            both = bool(seen and unseen)
+            for i in sorted(seen, key=lambda i: novelty[i])[: max(0, len(seen) // 2 - 1) if both else None]:
                 pseudo[i] = classes[i]
-            for i in sorted(unseen, key=lambda i: -novelty[i])[: max(1, len(unseen) // 2)]:
+            for i in sorted(unseen, key=lambda i: -novelty[i])[: len(unseen) // 2 if both else None]:
                 pseudo[i] = UNKNOWN
         if unseen:
             distances = [1 - max([max(cosines[i]), *(float(unit[i] @ p) for p in self.pool)]) for i in unseen]
@@ -119,7 +120,7 @@ def test_a_step_moves_the_weights_as_the_equations_say(batch_norm: str) -> None:
     logits = torch.cat([cosines, new], dim=1) / 0.1
     known, unknown = prediction.pseudo_labels >= 0, prediction.pseudo_labels == UNKNOWN
     seen = 1 - cosines.detach().amax(dim=1).double() < prediction.thresholds.known
-    assert known.sum() == max(1, seen.sum() // 2) and unknown.sum() == max(1, (~seen).sum() // 2)
+    assert known.sum() == seen.sum() // 2 - 1 > 0 and unknown.sum() == (~seen).sum() // 2 > 0
     seen_loss = -logits[known, :NUM_CLASSES].log_softmax(dim=1)[
         range(int(known.sum())), prediction.pseudo_labels[known]
     ]
@@ -189,13 +190,22 @@ def test_one_sample_at_a_time() -> None:
     assert UNKNOWN in kinds and any(kind >= 0 for kind in kinds)
 
 
-def test_surer_half() -> None:
-    scores = torch.tensor([0.3, 0.1, 0.2, 0.1, 0.9])
-    everyone = torch.ones(5).bool()
-    assert surer_half(scores, everyone).tolist() == [1, 3]
-    assert surer_half(-scores, everyone).tolist() == [4, 0]
-    assert surer_half(scores, torch.tensor([False, False, True, False, False])).tolist() == [2]
-    assert surer_half(scores, ~everyone).tolist() == []
+@pytest.mark.parametrize(
+    ("seen", "unseen", "kept_seen", "kept_unseen"),
+    [(8, 5, 3, 2), (3, 3, 0, 1), (2, 2, 0, 1), (1, 1, 0, 0), (4, 1, 1, 0), (1, 4, 0, 2), (6, 0, 6, 0), (0, 5, 0, 5)],
+)
+def test_surer_halves(seen: int, unseen: int, kept_seen: int, kept_unseen: int) -> None:
+    novelty = torch.linspace(0, 1, seen + unseen).double()
+    order = torch.randperm(seen + unseen, generator=torch.Generator().manual_seed(0))
+    known, unknown = surer_halves(novelty[order], (torch.arange(seen + unseen) < seen)[order])
+    assert sorted(order[known].tolist()) == list(range(kept_seen))
+    assert sorted(order[unknown].tolist()) == list(range(seen + unseen - kept_unseen, seen + unseen))
+
+
+def test_scores_equal_to_the_edge_of_a_half_are_left_out() -> None:
+    novelty, seen = torch.tensor([0.1, 0.2, 0.2, 0.2, 0.8, 0.9, 0.9, 0.9]), torch.arange(8) < 4
+    known, unknown = surer_halves(novelty, seen)
+    assert known.nonzero().squeeze(1).tolist() == [0] and not unknown.any()
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -101,7 +101,7 @@ class Assessment(NamedTuple):
     """How the batch was labelled before the network learned from it.
 
     ``seen`` (N,) says who lies below ``threshold``; ``pseudo_labels`` (N,) are those of the surer half of the seen and
-    of the unseen, the rest is ``UNLABELED``.
+    of the unseen (``surer_halves``), the rest is ``UNLABELED``.
     """
 
     seen: Tensor
@@ -167,9 +167,8 @@ class OWTTT(GradientMethod):
         pseudo_labels = torch.full((len(features),), UNLABELED)
         # As published, nobody learns a label before there is a prototype for the unseen ones.
         if len(memory.pool) > 0:
-            kept = surer_half(novelty, seen)
-            pseudo_labels[kept] = cosines.argmax(dim=1)[kept]
-            pseudo_labels[surer_half(-novelty, ~seen)] = UNKNOWN
+            known, unknown = surer_halves(novelty, seen)
+            pseudo_labels = torch.where(known, cosines.argmax(dim=1), torch.where(unknown, UNKNOWN, UNLABELED))
         grow_pool(memory.pool, features, novelty, threshold)
         return Assessment(seen, pseudo_labels, threshold)
 
@@ -243,11 +242,18 @@ def _novelty(cosines: Tensor) -> Tensor:
     return (1.0 - cosines.detach().amax(dim=1)).double()
 
 
-def surer_half(scores: Tensor, members: Tensor) -> Tensor:
-    """(N,), (N,) bool -> indices of the half of the members with the lowest scores; of one member that one."""
-    indices = members.nonzero()[:, 0]
-    order = scores[indices].argsort(stable=True)
-    return indices[order[: max(1, len(indices) // 2)]]
+def surer_halves(novelty: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
+    """(N,), (N,) bool -> (N,) bool each: who of the seen and who of the unseen learns a label.
+
+    On each side the surer half, and strictly below (above) the score at its edge: of n seen samples floor(n / 2) - 1,
+    of n unseen ones floor(n / 2). Where one side has no sample there is no half, and all learn. So the released code.
+    """
+    unseen = ~seen
+    if not bool(seen.any()) or not bool(unseen.any()):
+        return seen, unseen
+    rising, falling = novelty[seen].sort().values, novelty[unseen].sort(descending=True).values
+    lower, upper = rising[max(0, len(rising) // 2 - 1)], falling[len(falling) // 2]
+    return seen & (novelty < lower), unseen & (novelty > upper)
 
 
 def grow_pool(pool: RingQueue, features: Tensor, novelty: Tensor, threshold: float) -> None:
