@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support import images_of, small_model
+from support import calls_of, images_of, small_model
 from torch import Tensor
 from torch.nn import functional as F
 
 import driftgate
 from driftgate.methods.batchwise import SoftTargetMethod, SoftTargets
-from driftgate.models.source_model import ModelOutput
 
 pytestmark = pytest.mark.parametrize("name", ["glc", "glc++", "lead"])
 
@@ -21,18 +20,13 @@ def make(name: str, **settings: object) -> SoftTargetMethod:
     return method
 
 
-def watched(method: SoftTargetMethod, images: Tensor, monkeypatch: pytest.MonkeyPatch) -> SoftTargets:
-    """The lesson that a step learned from."""
-    seen: list[SoftTargets] = []
-    loss = method._loss
-
-    def spy(output: ModelOutput, lesson: SoftTargets) -> Tensor:
-        seen.append(lesson)
-        return loss(output, lesson)
-
-    monkeypatch.setattr(method, "_loss", spy)
+def lesson_of(method: SoftTargetMethod, images: Tensor, monkeypatch: pytest.MonkeyPatch) -> SoftTargets:
+    """What a step learned from."""
+    calls = calls_of(method, "_loss", monkeypatch)
     method.step(images)
-    return seen[0]
+    ((_, lesson), _), *others = calls
+    assert isinstance(lesson, SoftTargets) and not others
+    return lesson
 
 
 def own_share(neighbors: Tensor) -> float:
@@ -54,7 +48,7 @@ def test_released_neighbours_by_hand(name: str, monkeypatch: pytest.MonkeyPatch)
         for layer in (model.backbone[1], model.bottleneck[1]):
             layer.train()
         query = F.normalize(model(images).features, dim=1)
-    lesson = watched(make(name, preset="released"), images, monkeypatch)
+    lesson = lesson_of(make(name, preset="released"), images, monkeypatch)
     keys, chances = F.normalize(bank.features, dim=1), bank.logits.softmax(dim=1)
     for row in range(24):
         order = sorted(range(24), key=lambda place: -float(query[row] @ keys[place]))[1:5]
@@ -65,14 +59,14 @@ def test_released_neighbours_by_hand(name: str, monkeypatch: pytest.MonkeyPatch)
 
 def test_released_lets_samples_be_their_own_neighbours(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     images = images_of(48, 0)
-    assert own_share(watched(make(name), images, monkeypatch).neighbors) == 0.0
-    assert own_share(watched(make(name, preset="released"), images, monkeypatch).neighbors) > 0.1
+    assert own_share(lesson_of(make(name), images, monkeypatch).neighbors) == 0.0
+    assert own_share(lesson_of(make(name, preset="released"), images, monkeypatch).neighbors) > 0.1
 
 
 def test_rules_are_one_where_both_passes_are(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     images = images_of(24, 0)
     ours, theirs = (
-        watched(make(name, neighbor_rule=rule, batch_norm="running"), images, monkeypatch)
+        lesson_of(make(name, neighbor_rule=rule, batch_norm="running"), images, monkeypatch)
         for rule in ("others", "released")
     )
     assert torch.equal(ours.neighbors.sort(dim=1).values, theirs.neighbors.sort(dim=1).values)
@@ -81,6 +75,6 @@ def test_rules_are_one_where_both_passes_are(name: str, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_few_samples_have_few_neighbours(name: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     method = make(name, preset="released")
-    lesson = watched(method, images_of(size, 0), monkeypatch)
+    lesson = lesson_of(method, images_of(size, 0), monkeypatch)
     assert lesson.neighbors.shape == (size, size - 1)
     assert all(parameter.isfinite().all() for parameter in method.model.parameters())
