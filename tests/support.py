@@ -6,7 +6,9 @@ import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -71,6 +73,20 @@ def images_of(count: int, seed: int) -> Tensor:
 def state_of(method: Method) -> dict[str, Tensor]:
     """A copy of everything that may change."""
     return {name: tensor.clone() for name, tensor in method_tensors(method).items()}
+
+
+def calls_of(owner: object, name: str, monkeypatch: pytest.MonkeyPatch) -> list[tuple[tuple[Any, ...], Any]]:
+    """A list that gets the arguments and the answer of every call of a function of ``owner``."""
+    calls: list[tuple[tuple[Any, ...], Any]] = []
+    function = getattr(owner, name)
+
+    def watched(*arguments: Any) -> Any:
+        answer = function(*arguments)
+        calls.append((arguments, answer))
+        return answer
+
+    monkeypatch.setattr(owner, name, watched)
+    return calls
 
 
 def load_benchmark(name: str) -> ModuleType:

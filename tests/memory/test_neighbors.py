@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from driftgate.memory.neighbors import cosine_similarity, mean_over, nearest, nearest_others
+from driftgate.memory.neighbors import cosine_similarity, mean_over, nearest, nearest_but_first, nearest_others
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:
@@ -55,6 +55,17 @@ def test_one_sample_has_no_neighbours_and_their_mean_is_zero() -> None:
     found = nearest_others(random(1, 3), 4)
     assert found.shape == (1, 0)
     assert torch.equal(mean_over(random(1, 5), found), torch.zeros(1, 5))
+
+
+@pytest.mark.parametrize("count", [1, 4, 8, 20])
+def test_nearest_but_first_drops_the_first_whoever_it_is(count: int) -> None:
+    query, bank = random(6, 8), random(9, 8, seed=1)
+    found = nearest_but_first(query, bank, count)
+    for row in range(6):
+        order = sorted(range(9), key=lambda place: -cosine(query[row], bank[place]))
+        assert found[row].tolist() == order[1 : count + 1]
+    assert torch.equal(nearest_but_first(bank, bank, 4), nearest_others(bank, 4))
+    assert nearest_but_first(random(1, 3), random(1, 3), 4).shape == (1, 0)
 
 
 def test_mean_over_is_the_mean_of_the_named_rows() -> None:

@@ -90,13 +90,20 @@ def test_pseudo_labels_follow_the_reference(ratio: float, count: int, seed: int)
         assert UNKNOWN in expected and max(expected) >= 0
 
 
+def lesson_of(labels: Tensor, weights: Tensor, neighbor_targets: Tensor) -> SoftTargets:
+    """What the loss looks at; it needs no features, and of the neighbours only what they say."""
+    size = len(labels)
+    bank = torch.zeros(size, 16), torch.zeros(size, NUM_CLASSES)
+    return SoftTargets(labels, weights, *bank, torch.zeros(size, 0).long(), neighbor_targets, TargetClasses())
+
+
 def test_loss_follows_the_reference() -> None:
     method = make(pseudo_label_weight=1.3, neighbor_weight=0.7, subspace_weight=0.4)
     generator = torch.Generator().manual_seed(0)
     features, logits = torch.randn(6, 16, generator=generator), torch.randn(6, NUM_CLASSES, generator=generator)
     labels, weights = torch.tensor([0, UNKNOWN, 3, 3, UNKNOWN, 1]), torch.rand(6, generator=generator)
     neighbors = torch.rand(6, NUM_CLASSES, generator=generator).softmax(dim=1)
-    lesson = SoftTargets(labels, weights, torch.zeros(6, 4).long(), neighbors, TargetClasses())
+    lesson = lesson_of(labels, weights, neighbors)
     weight, total = effective_weight(method.model), 0.0
     for i in range(6):
         p = [math.exp(float(v)) for v in logits[i]]
@@ -118,7 +125,7 @@ def test_subspace_loss_turns_features_towards_their_side() -> None:
     method = make(pseudo_label_weight=0.0, neighbor_weight=0.0)
     features, _ = random_batch(8, 0)
     labels = torch.tensor([0, 1, 2, 3, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN])
-    lesson = SoftTargets(labels, torch.ones(8), torch.zeros(8, 0).long(), torch.zeros(8, NUM_CLASSES), TargetClasses())
+    lesson = lesson_of(labels, torch.ones(8), torch.zeros(8, NUM_CLASSES))
     features.requires_grad_()
     method._loss(ModelOutput(features, torch.zeros(8, NUM_CLASSES)), lesson).backward()
     assert features.grad is not None

@@ -26,6 +26,7 @@ CLASSIFIER = [
         ("features", [*BACKBONE, *BOTTLENECK]),
         ("head", [*BOTTLENECK, *CLASSIFIER]),
         ("norm", ["backbone.1.weight", "backbone.1.bias", "bottleneck.1.weight", "bottleneck.1.bias"]),
+        ("norm2d", ["backbone.1.weight", "backbone.1.bias"]),
         ("classifier", CLASSIFIER),
         ("bottleneck", BOTTLENECK),
         ("backbone.1", ["backbone.1.weight", "backbone.1.bias"]),
@@ -56,6 +57,7 @@ def test_norm_layers_of_every_kind() -> None:
     places = [1, 2, 3, 6]  # layer 4 has no scale and shift
     expected = [f"backbone.{place}.{name}" for place in places for name in ("weight", "bias")]
     assert list(select_parameters(model, "norm")) == expected
+    assert list(select_parameters(model, "norm2d")) == ["backbone.3.weight", "backbone.3.bias"]
 
 
 def test_resnet50_groups_have_the_known_sizes() -> None:
@@ -64,13 +66,14 @@ def test_resnet50_groups_have_the_known_sizes() -> None:
     assert count["all"] == 24_033_088 + 258 * 3
     assert count["features"] == 24_033_088
     assert count["head"] == 2048 * 256 + 256 + 512 + 258 * 3
+    assert count["norm2d"] == 53_120
     assert count["norm"] == 53_120 + 512  # 26,560 channels of ResNet-50, 256 of the bottleneck, two numbers each
 
 
 @pytest.mark.parametrize("layers", ["heads", "", "norm,", "backbone.9", "backbone.0.b", "ALL"])
 def test_unknown_names_are_refused_with_what_there_is(layers: str) -> None:
     with pytest.raises(
-        DriftgateError, match=r"out of all, features, head, norm or names of layers but got '.*'"
+        DriftgateError, match=r"out of all, features, head, norm, norm2d or names of layers but got '.*'"
     ) as error:
         select_parameters(small_model(), layers)
     assert "backbone, bottleneck, classifier, backbone.0, backbone.1." in str(error.value)
@@ -78,11 +81,12 @@ def test_unknown_names_are_refused_with_what_there_is(layers: str) -> None:
 
 def test_a_model_without_norm_layers_is_refused_where_they_should_learn() -> None:
     model = SourceModel(nn.Flatten(), nn.Linear(12, 2), class_names=["a", "b"], input_size=(2, 2))
-    with pytest.raises(DriftgateError, match="but got 'norm'"):
-        driftgate.create("tent", model)
+    for group in ("norm", "norm2d"):
+        with pytest.raises(DriftgateError, match=f"'{group}' but this model has none; take another of all, features"):
+            driftgate.create("tent", model, adapt_layers=group)
 
 
 def test_only_what_is_chosen_asks_for_gradients() -> None:
     method = driftgate.create("tent", small_model())
     learning = {name for name, parameter in method.model.named_parameters() if parameter.requires_grad}
-    assert learning == set(select_parameters(small_model(), "norm"))
+    assert learning == {"backbone.1.weight", "backbone.1.bias"}

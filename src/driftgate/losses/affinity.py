@@ -17,7 +17,8 @@ def affinity_loss(features: Tensor, neighbors: Tensor, skip: int) -> Tensor:
 
     Args:
         features: (N, D), any length.
-        neighbors: (N, K) indices into the batch, never a sample itself; K perhaps 0.
+        neighbors: (N, K) indices into the batch; K perhaps 0. A sample that is its own neighbour has cosine 1 with
+            itself, and no gradient from it.
         skip: s; less where the batch would end before s + K.
     """
     units = F.normalize(features, dim=1)

@@ -29,6 +29,16 @@ def nearest_others(features: Tensor, count: int) -> Tensor:
     return similarity.topk(min(count, len(features) - 1), dim=1).indices
 
 
+@torch.no_grad()
+def nearest_but_first(query: Tensor, bank: Tensor, count: int) -> Tensor:
+    """(N, D), (M, D) -> (N, K): the most similar rows of the bank after the very first; K = min(count, M - 1).
+
+    Where the bank holds the queries themselves the first is the sample itself, and this is ``nearest_others``. Where it
+    holds them as another pass saw them, the first may be another sample, and a sample may be its own neighbour.
+    """
+    return nearest(query, bank, count + 1)[:, 1:]
+
+
 def mean_over(values: Tensor, indices: Tensor) -> Tensor:
     """(M, C), (N, K) -> (N, C): mean of the rows that each row of ``indices`` names; zeros where K = 0."""
     return values[indices].sum(dim=1) / max(indices.shape[1], 1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, Literal, TypeVar
 
 import torch
 from pydantic import Field, PositiveFloat
@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from driftgate.losses.soft_targets import class_or_uniform, soft_cross_entropy
 from driftgate.memory.blocks import one_thread
-from driftgate.memory.neighbors import mean_over, nearest_others
+from driftgate.memory.neighbors import mean_over, nearest_but_first, nearest_others
 from driftgate.methods.base import MethodSettings
 from driftgate.methods.gradient import GradientMethod, GradientSettings
 from driftgate.methods.source_only import entropy_prediction
@@ -40,8 +40,8 @@ Lesson = TypeVar("Lesson")
 class BatchwiseMethod(GradientMethod, Generic[Lesson]):
     """Label the batch in eval mode, predict, then learn from these labels.
 
-    A subclass fills in ``_study`` and ``_loss``, and ``_remember`` if anything survives the batch. ``Lesson`` is what
-    the first hands to the other two.
+    A subclass fills in ``_study`` and ``_loss``, ``_complete`` if the lesson needs the pass with gradient, and
+    ``_remember`` if anything survives the batch. ``Lesson`` is what the first hands to the others.
     """
 
     Settings: ClassVar[type[MethodSettings]] = BatchwiseSettings
@@ -55,6 +55,10 @@ class BatchwiseMethod(GradientMethod, Generic[Lesson]):
     def _loss(self, output: ModelOutput, lesson: Lesson) -> Tensor:
         """What the step minimises, from the outputs with gradient; a constant where there is nothing to learn."""
 
+    def _complete(self, lesson: Lesson, output: ModelOutput) -> Lesson:
+        """The lesson with what only the outputs with gradient can tell; by default it needs nothing of them."""
+        return lesson
+
     def _remember(self, lesson: Lesson) -> None:
         """Keep what survives the batch; the last thing a step does."""
 
@@ -65,7 +69,8 @@ class BatchwiseMethod(GradientMethod, Generic[Lesson]):
         with torch.no_grad():
             prediction, lesson = self._predict_and_study(images)
         passes = self._passes()
-        self._learn(passes, self._loss(self._forward(passes, images), lesson))
+        output = self._forward(passes, images)
+        self._learn(passes, self._loss(output, self._complete(lesson, output)))
         self._remember(lesson)
         return prediction
 
@@ -76,6 +81,12 @@ class BatchwiseMethod(GradientMethod, Generic[Lesson]):
             return self._study(output)
 
 
+NeighborRule = Literal["others", "released"]
+"""Who the neighbours of a sample are: the nearest ``others`` of the batch, all as the eval-mode pass sees them; or what
+the ``released`` codes take: a sample as the pass with gradient sees it asks for the rows nearest to it in a bank of the
+eval-mode features, and the first row is dropped without a look whether it is the sample itself."""
+
+
 class SoftTargetSettings(BatchwiseSettings):
     """Settings that GLC, GLC++ and LEAD share.
 
@@ -84,6 +95,7 @@ class SoftTargetSettings(BatchwiseSettings):
         pseudo_label_weight: of the cross-entropy towards the pseudo-labels (lambda_psd).
         neighbor_weight: of the cross-entropy towards the neighbours' predictions (lambda_knn).
         neighbors: how many neighbours are asked (K).
+        neighbor_rule: who they are; see ``NeighborRule``.
         class_ratios: target classes over source classes, the candidates (beta).
         estimate_classes: when the number of target classes is estimated; see ``methods.target_classes``.
     """
@@ -93,6 +105,7 @@ class SoftTargetSettings(BatchwiseSettings):
     pseudo_label_weight: float = Field(default=0.3, ge=0.0)
     neighbor_weight: float = Field(default=1.0, ge=0.0)
     neighbors: int = Field(default=4, ge=1)
+    neighbor_rule: NeighborRule = "others"
     class_ratios: tuple[PositiveFloat, ...] = Field(default=(0.25, 0.5, 1.0, 2.0, 3.0), min_length=1)
     estimate_classes: EstimateWhen = "first"
 
@@ -104,13 +117,17 @@ class SoftTargets:
     Attributes:
         labels: (N,) class or ``UNKNOWN``, the one-hot or uniform target q.
         weights: (N,) of the samples' pseudo-label loss; None for one each.
-        neighbors: (N, K) indices of the nearest other samples of the batch, K perhaps 0.
+        features: (N, D) of the eval-mode pass, of unit length.
+        probabilities: (N, C) of the same pass.
+        neighbors: (N, K) indices of the samples' neighbours in the batch, K perhaps 0.
         neighbor_targets: (N, C) mean prediction of these; zeros without any.
         target_classes: the number of target classes it was made with.
     """
 
     labels: Tensor
     weights: Tensor | None
+    features: Tensor
+    probabilities: Tensor
     neighbors: Tensor
     neighbor_targets: Tensor
     target_classes: TargetClasses
@@ -143,9 +160,17 @@ class SoftTargetMethod(BatchwiseMethod[SoftTargets]):
             self.target_classes, features, self.model.num_classes, chosen.class_ratios, chosen.estimate_classes
         )
         labels, weights = self._pseudo_label(features, probabilities, target_classes)
-        neighbors = nearest_others(features, chosen.neighbors)
-        lesson = SoftTargets(labels, weights, neighbors, mean_over(probabilities, neighbors), target_classes)
+        near = nearest_others(features, chosen.neighbors)
+        lesson = SoftTargets(
+            labels, weights, features, probabilities, near, mean_over(probabilities, near), target_classes
+        )
         return replace(entropy_prediction(output.logits, chosen.threshold), pseudo_labels=labels), lesson
+
+    def _complete(self, lesson: SoftTargets, output: ModelOutput) -> SoftTargets:
+        if self.settings.neighbor_rule == "others":
+            return lesson
+        near = nearest_but_first(output.features, lesson.features, self.settings.neighbors)
+        return replace(lesson, neighbors=near, neighbor_targets=mean_over(lesson.probabilities, near))
 
     def _loss(self, output: ModelOutput, lesson: SoftTargets) -> Tensor:
         """lambda_psd mean w CE(q, p) + lambda_knn mean CE(q_neighbours, p)."""

@@ -20,6 +20,7 @@ GLC_PRESETS: dict[str, dict[str, Any]] = {
     "visda": {"lr": 1e-4, "pseudo_label_weight": 0.3},
     "office-home": {"lr": 1e-3, "pseudo_label_weight": 1.5},
     "domainnet": {"lr": 1e-4, "pseudo_label_weight": 1.5},
+    "released": {"lr": 1e-4, "pseudo_label_weight": 0.3, "neighbor_rule": "released"},  # VisDA-C's numbers
 }
 
 

@@ -72,6 +72,7 @@ class LEAD(SoftTargetMethod):
         "visda": {"lr": 1e-4, "pseudo_label_weight": 1.0},
         "domainnet": {"lr": 1e-4, "pseudo_label_weight": 2.0},
         "office-home": {"lr": 1e-3, "pseudo_label_weight": 2.0},
+        "released": {"lr": 1e-4, "pseudo_label_weight": 1.0, "neighbor_rule": "released"},  # VisDA-C's numbers
     }
     settings: LEADSettings
 

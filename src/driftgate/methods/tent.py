@@ -19,13 +19,14 @@ class TentSettings(GradientSettings, EntropyThresholdSettings):
 
     Attributes:
         lr, backbone_lr_scale: one rate for all norm layers, wherever they stand.
-        adapt_layers: the norm layers alone.
+        adapt_layers: batch norm over pictures alone, as in the public code; with ``norm`` the bottleneck's batch norm
+            learns too, and the norm layers of a transformer, which has no other.
         threshold: reject where the normalised entropy exceeds it; Tent itself rejects nothing.
     """
 
     lr: float = Field(default=0.00025, gt=0.0)
     backbone_lr_scale: float = Field(default=1.0, ge=0.0)
-    adapt_layers: str = "norm"
+    adapt_layers: str = "norm2d"
 
 
 @register

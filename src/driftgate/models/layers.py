@@ -1,4 +1,4 @@
-"""Which parameters of a model learn: all, the norm layers, the head, the feature extractor, or layers by name."""
+"""Which parameters of a model learn: all, norm layers, the head, the feature extractor, or layers by name."""
 
 from __future__ import annotations
 
@@ -13,20 +13,26 @@ NORM_LAYERS = (
     nn.LayerNorm,
     nn.GroupNorm,
 )
-GROUPS = ("all", "features", "head", "norm")
+GROUPS = ("all", "features", "head", "norm", "norm2d")
 
 
 def select_parameters(model: SourceModel, layers: str) -> dict[str, nn.Parameter]:
     """The parameters that ``layers`` names, by their names in the model.
 
     ``layers`` is one group or several names with commas between: ``all``; ``features``, backbone and bottleneck;
-    ``head``, bottleneck and classifier; ``norm``, scale and shift of every norm layer; or the name of any layer, as
-    ``model.named_modules()`` has it, with all below it.
+    ``head``, bottleneck and classifier; ``norm``, scale and shift of every norm layer; ``norm2d``, those of batch norm
+    over pictures alone; or the name of any layer, as ``model.named_modules()`` has it, with all below it.
     """
     parameters = dict(model.named_parameters())
     chosen: set[str] = set()
     for name in (part.strip() for part in layers.split(",")):
         found = _matching(model, parameters, name)
+        if not found and name in GROUPS:
+            others = ", ".join(group for group in GROUPS if group != name)
+            raise DriftgateError(
+                f"Expected layers for adapt_layers={name!r} but this model has none; take another of {others}, or "
+                "names of layers."
+            )
         if not found:
             children = ", ".join(f"{part}.{child}" for part, child in _first_layers(model))
             raise DriftgateError(
@@ -44,11 +50,12 @@ def _matching(model: SourceModel, parameters: dict[str, nn.Parameter], name: str
         return {path for path in parameters if not path.startswith("classifier.")}
     if name == "head":
         return {path for path in parameters if not path.startswith("backbone.")}
-    if name == "norm":
+    if name in ("norm", "norm2d"):
+        kinds = NORM_LAYERS if name == "norm" else nn.BatchNorm2d
         return {
             f"{path}.{own}"
             for path, module in model.named_modules()
-            if isinstance(module, NORM_LAYERS)
+            if isinstance(module, kinds)
             for own, _ in module.named_parameters(recurse=False)
         }
     return {path for path in parameters if path == name or path.startswith(f"{name}.")}
