@@ -498,8 +498,11 @@ def test_the_commands(tmp_path: Path, serial: Path) -> None:
         (["bench", "digits", "--methods", ","], "Expected names after --methods"),
         (["bench", "digits", "--shifts", ""], "Expected names after --shifts"),
         (["bench", "digits", "--pairs", " , "], "Expected names after --pairs"),
-        (["bench", "digits", "--backbone", "foo"], "Expected a backbone out of cnn, lite0, resnet50"),
-        (["bench", "digits", "--backbone", "foo", "--dry-run"], "Expected a backbone out of cnn, lite0, resnet50"),
+        (["bench", "digits", "--backbone", "foo"], "Expected a backbone out of cnn, lite0, resnet50, resnet50-v1"),
+        (
+            ["bench", "digits", "--backbone", "foo", "--dry-run"],
+            "Expected a backbone out of cnn, lite0, resnet50, resnet50-v1",
+        ),
         (["bench", "digits", "--methods", "gmm", "--set", "gmm.adapt_layers=nolayer"], "'nolayer'; layers of this"),
         (["ablate", "decay", "--set", "tnt.lr=1"], "add it to the suite's own methods"),
     ],

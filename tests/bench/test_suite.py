@@ -178,10 +178,10 @@ def test_another_backbone_has_its_own_weights_and_size() -> None:
     assert suite.with_backbone() == suite
     other = suite.with_backbone("cnn")
     assert (other.backbone, other.weights, other.input_size) == ("cnn", None, None)
-    with pytest.raises(DriftgateError, match=r"--weights resnet50\.pth"):
-        read_suite("visda").check_weights()
+    with pytest.raises(DriftgateError, match=r"--weights resnet50\.safetensors"):
+        make_plan(read_suite("visda"))
     with pytest.raises(DriftgateError, match=r"nowhere\.pth is none"):
-        read_suite("visda").with_backbone(weights="nowhere.pth").check_weights()
+        make_plan(read_suite("visda").with_backbone(weights="nowhere.pth"))
 
 
 def test_settings_by_hand() -> None:

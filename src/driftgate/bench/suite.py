@@ -18,7 +18,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from driftgate.data.datasets import DATASETS
 from driftgate.data.shifts import ClassOrder, ClassSplit, Shift
 from driftgate.methods import available, get_method, resolve_settings
-from driftgate.models.backbones import UNTRAINED
 from driftgate.pretrain import PretrainSettings
 from driftgate.types import DriftgateError
 
@@ -191,16 +190,6 @@ class Suite(BaseModel):
             )
         for entry in self.methods:
             entry.resolve(self.data, 0)
-
-    def check_weights(self) -> None:
-        """Refuse a backbone that would start from nothing without anybody having said so."""
-        if self.backbone == "resnet50" and self.weights is None:
-            raise DriftgateError(
-                f"Expected a file of weights for backbone resnet50 of suite {self.name}, which brings none; give "
-                f"--weights resnet50.pth (torchvision or timm), or --weights {UNTRAINED} to start from random ones."
-            )
-        if self.weights not in (None, UNTRAINED) and not Path(str(self.weights)).is_file():
-            raise DriftgateError(f"Expected a file of weights but {self.weights} is none; check --weights.")
 
     def with_backbone(
         self, backbone: str | None = None, weights: str | None = None, input_size: int | None = None
