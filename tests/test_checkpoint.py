@@ -13,7 +13,7 @@ from support import images_of, small_model
 
 import driftgate
 from driftgate import DriftgateError, SourceModel
-from driftgate.checkpoint import read_checkpoint, write_atomically, write_checkpoint, write_text
+from driftgate.checkpoint import Pace, read_checkpoint, write_atomically, write_checkpoint, write_text
 
 
 def test_round_trip_keeps_tensors_and_info(tmp_path: Path) -> None:
@@ -96,3 +96,15 @@ def test_a_network_of_another_shape_is_refused(tmp_path: Path) -> None:
         driftgate.load(tmp_path / "x.safetensors", model=other)
     with pytest.raises(DriftgateError, match="class_names"):
         driftgate.load(tmp_path / "x.safetensors", model=small_model(num_classes=3))
+
+
+def test_a_pace_counts_seconds_since_it_was_last_due(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    pace, always = Pace(10), Pace(0)
+    due = []
+    for moment in (105.0, 110.0, 111.0, 119.0, 121.0, 200.0, 201.0):
+        now[0] = moment
+        due.append(pace.due())
+        assert always.due()
+    assert due == [False, True, False, False, True, True, False]

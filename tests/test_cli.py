@@ -261,7 +261,7 @@ def test_adapt_resumes_a_stopped_run(
             if len(log) == 3:
                 raise KeyboardInterrupt
 
-        return original(*arguments, **{**keywords, "on_batch": stop, "checkpoint_every": 2})
+        return original(*arguments, **{**keywords, "on_batch": stop, "checkpoint_every": 0})
 
     with monkeypatch.context() as patched:
         patched.setattr(stream_module, "run_stream", stopped)
@@ -286,7 +286,7 @@ def test_progress_outlives_results_that_could_not_be_saved(
         raise OSError("No space left on device")
 
     original = stream_module.run_stream
-    often = lambda *arguments, **keywords: original(*arguments, **{**keywords, "checkpoint_every": 2})  # noqa: E731
+    often = lambda *arguments, **keywords: original(*arguments, **{**keywords, "checkpoint_every": 0})  # noqa: E731
     adapt = _adapt(tree, trained[0], "--method", "source-only", "--out", tmp_path / "run", "--save", tmp_path / "saved")
     pretrain = [*_pretrain(tree, tmp_path / "model"), "--epochs", 1]
     with monkeypatch.context() as patched:

@@ -210,9 +210,9 @@ def test_stopped_and_resumed_equals_uninterrupted_bit_for_bit(tmp_path, make, st
     whole, stopped, resumed = make(), make(), make()
     report = pretrain(whole, toy_domain(), SPLIT, SETTINGS)
     with pytest.raises(Stop):
-        pretrain(stopped, toy_domain(), SPLIT, SETTINGS, on_step=stop, checkpoint=path, checkpoint_every=1)
+        pretrain(stopped, toy_domain(), SPLIT, SETTINGS, on_step=stop, checkpoint=path, checkpoint_every=0)
     steps = []
-    again = pretrain(resumed, toy_domain(), SPLIT, SETTINGS, on_step=steps.append, checkpoint=path, checkpoint_every=1)
+    again = pretrain(resumed, toy_domain(), SPLIT, SETTINGS, on_step=steps.append, checkpoint=path, checkpoint_every=0)
     assert steps[0].step == stop_at  # the checkpoint is written after ``on_step``
     assert states_equal(whole, resumed)
     assert (again.loss, again.accuracy, again.steps) == (report.loss, report.accuracy, report.steps)
@@ -229,7 +229,7 @@ def test_a_checkpoint_of_another_training_is_refused(tmp_path):
             raise Stop
 
     with pytest.raises(Stop):
-        pretrain(cnn_model(), toy_domain(), SPLIT, SETTINGS, on_step=stop, checkpoint=path, checkpoint_every=1)
+        pretrain(cnn_model(), toy_domain(), SPLIT, SETTINGS, on_step=stop, checkpoint=path, checkpoint_every=0)
     for settings, per_class, message in (
         (SETTINGS.model_copy(update={"lr": 0.5}), 24, "settings: lr 0.5;"),
         (SETTINGS, 30, "data: samples 90;"),

@@ -46,13 +46,13 @@ def run(name: str = "gmm", split: ClassSplit = SPLIT, **options: object) -> RunR
     return run_stream(method, stream(split), split, **options)  # type: ignore[arg-type]
 
 
-def interrupt(path: Path, checkpoint_every: int) -> None:
+def interrupt(path: Path) -> None:
     """Start the run of ``run`` and let it die after some batches, with its progress in ``path``."""
     full = stream()
     dying = StopsAfter(full.images, full.labels, batch_size=8, seed=1)
     method = driftgate.create("gmm", small_model(), seed=2)
     with pytest.raises(KeyboardInterrupt):
-        run_stream(method, dying, SPLIT, checkpoint=path, checkpoint_every=checkpoint_every)
+        run_stream(method, dying, SPLIT, checkpoint=path, checkpoint_every=0)
 
 
 def test_metrics_are_those_of_the_predictions() -> None:
@@ -103,9 +103,9 @@ def test_used_share_is_the_share_with_a_pseudo_label() -> None:
 def test_stopped_run_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:
     whole = run()
     path = tmp_path / "progress.safetensors"
-    interrupt(path, checkpoint_every=2)
+    interrupt(path)
     assert path.exists()
-    resumed = run(checkpoint=path, checkpoint_every=2)
+    resumed = run(checkpoint=path, checkpoint_every=0)
     for name in ("predictions", "targets", "classes", "novelty", "pseudo_labels", "thresholds"):
         assert torch.equal(torch.cat([*getattr(whole.log, name)]), torch.cat([*getattr(resumed.log, name)])), name
     assert whole.record["metrics"] == resumed.record["metrics"]
@@ -113,7 +113,7 @@ def test_stopped_run_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:
 
 def test_progress_of_another_run_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "progress.safetensors"
-    interrupt(path, checkpoint_every=1)
+    interrupt(path)
     other = driftgate.create("gmm", small_model(), seed=3)
     with pytest.raises(DriftgateError, match="remove the file to start anew"):
         run_stream(other, stream(), SPLIT, checkpoint=path)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,29 @@ from driftgate.types import DriftgateError
 
 FORMAT = 1
 KEY = "driftgate"
+
+
+CHECKPOINT_SECONDS = 120.0
+"""Between two checkpoints of a run or training: what a kill costs at most. One of ResNet-50 is written in a second."""
+
+
+class Pace:
+    """Says when it is time to write again: so many seconds after the last time.
+
+    Seconds, not steps: a step of a small network takes milliseconds, one of a large network half a minute.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._last = time.monotonic()
+
+    def due(self) -> bool:
+        """Whether the seconds have passed; if so, they count anew from now on."""
+        now = time.monotonic()
+        if now - self._last < self.seconds:
+            return False
+        self._last = now
+        return True
 
 
 def write_checkpoint(path: str | Path, kind: str, tensors: dict[str, Tensor], info: dict[str, Any]) -> None:

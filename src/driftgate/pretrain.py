@@ -20,7 +20,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 from torch.nn import functional as F
 
-from driftgate.checkpoint import read_checkpoint, under_prefix, with_prefix, write_checkpoint
+from driftgate.checkpoint import (
+    CHECKPOINT_SECONDS,
+    Pace,
+    read_checkpoint,
+    under_prefix,
+    with_prefix,
+    write_checkpoint,
+)
 from driftgate.data.domains import Domain
 from driftgate.data.shifts import ClassSplit
 from driftgate.data.source import SourceSamples
@@ -135,7 +142,7 @@ def pretrain(
     strict: bool = False,
     on_step: Callable[[TrainingStep], None] | None = None,
     checkpoint: str | Path | None = None,
-    checkpoint_every: int = 200,
+    checkpoint_every: float = CHECKPOINT_SECONDS,
 ) -> PretrainReport:
     """Train ``model`` in place on the source classes of ``domain`` and take its source statistics.
 
@@ -149,7 +156,7 @@ def pretrain(
         on_step: called after each step.
         checkpoint: file that holds everything. If it is there, training goes on from it, bit for bit as if it had never
             stopped. It stays after the end: the caller removes it once the model is saved.
-        checkpoint_every: steps between two checkpoints.
+        checkpoint_every: seconds between two checkpoints; 0 for one after each step.
     """
     samples = _samples(model, domain, split, settings, workers=workers, strict=strict)
     training = Training(model, settings, settings.epochs * samples.steps_per_epoch)
@@ -157,6 +164,7 @@ def pretrain(
     if checkpoint is not None and Path(checkpoint).exists():
         _resume(training, checkpoint, fingerprint)
     started = time.perf_counter() - training.seconds
+    pace = Pace(checkpoint_every)
     for batch in samples.batches(settings.epochs, training.step):
         if training.step % samples.steps_per_epoch == 0:
             training.tally.zero_()
@@ -164,7 +172,7 @@ def pretrain(
         training.seconds = time.perf_counter() - started
         if on_step is not None:
             on_step(done)
-        if checkpoint is not None and (training.step % checkpoint_every == 0 or training.step == training.steps):
+        if checkpoint is not None and (pace.due() or training.step == training.steps):
             write_checkpoint(checkpoint, KIND, training.tensors(), fingerprint)
     model.eval()
     model.statistics = source_statistics(

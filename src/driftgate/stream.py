@@ -16,7 +16,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from driftgate.checkpoint import read_checkpoint, under_prefix, with_prefix, write_checkpoint, write_text
+from driftgate.checkpoint import (
+    CHECKPOINT_SECONDS,
+    Pace,
+    read_checkpoint,
+    under_prefix,
+    with_prefix,
+    write_checkpoint,
+    write_text,
+)
 from driftgate.data.shifts import ClassSplit, Shift
 from driftgate.data.streams import Stream
 from driftgate.methods.base import Method
@@ -104,7 +112,7 @@ def run_stream(
     *,
     protocol: dict[str, Any] | None = None,
     checkpoint: str | Path | None = None,
-    checkpoint_every: int = 50,
+    checkpoint_every: float = CHECKPOINT_SECONDS,
     on_batch: Callable[[StreamLog], None] | None = None,
 ) -> RunResult:
     """Run ``method`` over ``stream`` once and score it.
@@ -117,7 +125,7 @@ def run_stream(
         checkpoint: file that holds method and log. If it is there, the run goes on from it, bit for bit as if it had
             never stopped, provided that method, settings, split and protocol are the same. It is left in its place:
             remove it once the result is safe.
-        checkpoint_every: batches between two checkpoints.
+        checkpoint_every: seconds between two checkpoints; 0 for one after each batch.
         on_batch: called after each batch with the log so far.
     """
     if split.num_source != method.model.num_classes:
@@ -132,13 +140,14 @@ def run_stream(
     give_back_memory()  # what earlier work of this process left must count neither for nor against this run
     loaded = resident_memory() or 0
     reset_peak_memory()
+    pace = Pace(checkpoint_every)
     for batch in stream.batches(start=len(log)):
         started = time.perf_counter()
         prediction = method.step(batch.images)
         log.add(prediction, batch.labels, time.perf_counter() - started)
         if on_batch is not None:
             on_batch(log)
-        if checkpoint is not None and len(log) % checkpoint_every == 0:
+        if checkpoint is not None and pace.due():
             _save_progress(method, stream, log, identity, checkpoint)
     if len(log) == 0:
         raise DriftgateError("Expected a stream with at least one batch but it is empty.")

@@ -37,6 +37,11 @@ def test_only_all_other_domains_are_the_papers_mix() -> None:
 
 def test_a_suite_of_nobodys() -> None:
     assert published_suite("digits") is None
+    assert published_suite("office-home-mine") is None
+
+
+def test_a_suite_at_another_size_has_the_same_numbers() -> None:
+    assert published_suite("office-home-160") == published_suite("office-home") is not None
 
 
 def test_the_printed_averages_follow_from_the_cells() -> None:

@@ -320,6 +320,7 @@ def test_what_differs_from_the_papers_setting_is_told(tmp_path: Path) -> None:
     text = sentences(suite)[-1]
     assert f"{MINUS}10.3 points on average" in text
     assert "The paper used ResNet-50, these runs cnn." in text and "only the beginning" in text and "1 seed" in text
+    assert "The paper's pictures have 224 x 224 pixels, these 28 x 28." in text
 
 
 def test_comparisons_are_corrected_for_their_number(folder: Path) -> None:

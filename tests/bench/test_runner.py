@@ -464,6 +464,34 @@ def test_a_dry_run_knows_what_runs_took(serial: Path, monkeypatch: pytest.Monkey
     assert total_seconds(estimate_plan(tiny_plan(), SweepFolder(serial)), 2) == 0
 
 
+def test_a_dry_run_does_not_take_other_layers_for_the_same_work(serial: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    timed: list[str] = []
+    monkeypatch.setattr("driftgate.bench.estimate._time_step", lambda job: timed.append(job.method) or 1.0)
+    changed = {"name": "gmm", "settings": {"adapt_layers": "head"}}
+    plan = tiny_plan(methods=["source-only", changed], seeds=2)
+    estimate_plan(plan, SweepFolder(serial))
+    assert timed == ["gmm", "gmm"]  # once a number of classes; the rest is known from the records
+
+
+def test_models_of_another_folder_are_not_trained_again(
+    serial: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("driftgate.bench.work.pretrain", lambda *_, **__: pytest.fail("the models are there"))
+    shutil.copytree(serial / "models", tmp_path / "models")
+    assert not run_sweep(tiny_plan(), tmp_path, backend="serial").failures
+    assert results(tmp_path) == results(serial)
+
+
+def test_epochs_of_source_training(tmp_path: Path) -> None:
+    file = tiny_file(tmp_path)
+    for option in (["--epochs", "3"], ["--set", "training.epochs=3"]):
+        command = ["bench", str(file), "--limit", "2", "--out", str(tmp_path / "out"), "--dry-run", "--json", *option]
+        told = json.loads(CliRunner().invoke(app, command).stdout)
+        expected = make_plan(tiny(training={"held_out": 0.1, "epochs": 3}), limit=2)
+        assert {job["id"] for job in told["jobs"]} == {job.id for job in expected.jobs}
+    assert {job.training["epochs"] for job in expected.models} == {3}
+
+
 def test_the_commands(tmp_path: Path, serial: Path) -> None:
     file = tiny_file(tmp_path)
     command = ["bench", str(file), *QUICK, "--out", str(serial), "--backend", "serial"]
@@ -477,7 +505,7 @@ def test_the_commands(tmp_path: Path, serial: Path) -> None:
     assert sum(job["what"] == "run" for job in told["jobs"]) == 9
     assert "office-home" in CliRunner().invoke(app, ["bench"]).stdout
     assert "reduced_dim" in CliRunner().invoke(app, ["ablate"]).stdout
-    assert len(json.loads(CliRunner().invoke(app, ["bench", "--json"]).stdout)) == 6
+    assert len(json.loads(CliRunner().invoke(app, ["bench", "--json"]).stdout)) == 7
     assert len(json.loads(CliRunner().invoke(app, ["ablate", "--json"]).stdout)) == 13
 
 
@@ -498,8 +526,11 @@ def test_the_commands(tmp_path: Path, serial: Path) -> None:
         (["bench", "digits", "--methods", ","], "Expected names after --methods"),
         (["bench", "digits", "--shifts", ""], "Expected names after --shifts"),
         (["bench", "digits", "--pairs", " , "], "Expected names after --pairs"),
-        (["bench", "digits", "--backbone", "foo"], "Expected a backbone out of cnn, lite0, resnet50"),
-        (["bench", "digits", "--backbone", "foo", "--dry-run"], "Expected a backbone out of cnn, lite0, resnet50"),
+        (["bench", "digits", "--backbone", "foo"], "Expected a backbone out of cnn, lite0, resnet50, resnet50-v1"),
+        (
+            ["bench", "digits", "--backbone", "foo", "--dry-run"],
+            "Expected a backbone out of cnn, lite0, resnet50, resnet50-v1",
+        ),
         (["bench", "digits", "--methods", "gmm", "--set", "gmm.adapt_layers=nolayer"], "'nolayer'; layers of this"),
         (["ablate", "decay", "--set", "tnt.lr=1"], "add it to the suite's own methods"),
     ],

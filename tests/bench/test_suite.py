@@ -7,6 +7,7 @@ import pytest
 from driftgate.bench.plan import make_plan
 from driftgate.bench.suite import MethodEntry, Pair, Suite, builtin_suites, parse_seeds, parse_suite, read_suite
 from driftgate.data.digits import load_digits
+from driftgate.data.loading import resized
 from driftgate.data.shifts import Shift
 from driftgate.pretrain import PretrainSettings
 from driftgate.types import DriftgateError
@@ -35,7 +36,15 @@ def own(**changes: object) -> dict[str, object]:
 
 
 def test_the_builtin_suites() -> None:
-    assert set(builtin_suites()) == {"digits", "domainnet", "office-home", "pacs", "visda", "visda-vit"}
+    assert set(builtin_suites()) == {
+        "digits",
+        "domainnet",
+        "office-home",
+        "office-home-160",
+        "pacs",
+        "visda",
+        "visda-vit",
+    }
     for name in builtin_suites():
         suite = read_suite(name)
         assert suite.name == name and suite.title and suite.shifts == tuple(Shift)
@@ -73,6 +82,36 @@ def test_office_home_and_pacs_mix_all_other_domains() -> None:
             assert set(pair.targets) == sources - {pair.source} and len(sources) == 4
     ordered = {(pair.source, pair.targets) for pair in read_suite("domainnet").pairs}
     assert len(ordered) == 12 and all(len(targets) == 1 for _, targets in ordered)
+
+
+def test_office_home_is_the_papers_and_the_smaller_one_differs_in_size_and_methods() -> None:
+    paper, small = read_suite("office-home"), read_suite("office-home-160")
+    assert (paper.data, paper.backbone, paper.input_size, paper.class_order) == (
+        "office-home",
+        "resnet50",
+        (224, 224),
+        "shared-first",
+    )
+    assert (resized(224), resized(160)) == (256, 183)
+    assert (small.input_size, small.seeds) == ((160, 160), (0,))
+    own = {"name", "title", "input_size", "methods", "seeds"}
+    assert small.model_dump(exclude=own) == paper.model_dump(exclude=own)
+    assert [entry for entry in small.methods if entry in paper.methods] == list(paper.methods)
+    assert {entry.name for entry in small.methods} - {entry.name for entry in paper.methods} == {
+        "bn-stats",
+        "gmm-comet",
+    }
+
+
+def test_source_training_by_hand() -> None:
+    suite = read_suite("office-home").with_settings(["training.epochs=8", "training.backbone_norm=running"])
+    training = suite.training_settings(0)
+    assert (training.epochs, training.backbone_norm, training.lr) == (8, "running", 0.01)
+    assert suite.methods == read_suite("office-home").methods
+    with pytest.raises(DriftgateError, match="epochs"):
+        read_suite("office-home").with_settings(["training.epochs=0"])
+    with pytest.raises(DriftgateError, match="the seed of source training"):
+        read_suite("office-home").with_settings(["training.seed=1"])
 
 
 def test_digits_is_the_demo() -> None:
@@ -178,10 +217,12 @@ def test_another_backbone_has_its_own_weights_and_size() -> None:
     assert suite.with_backbone() == suite
     other = suite.with_backbone("cnn")
     assert (other.backbone, other.weights, other.input_size) == ("cnn", None, None)
-    with pytest.raises(DriftgateError, match=r"--weights resnet50\.pth"):
-        read_suite("visda").check_weights()
+    older = suite.with_backbone("resnet50-v1")
+    assert (older.backbone, older.weights, older.input_size) == ("resnet50-v1", None, (96, 96))
+    with pytest.raises(DriftgateError, match=r"--weights resnet50\.safetensors"):
+        make_plan(read_suite("visda"))
     with pytest.raises(DriftgateError, match=r"nowhere\.pth is none"):
-        read_suite("visda").with_backbone(weights="nowhere.pth").check_weights()
+        make_plan(read_suite("visda").with_backbone(weights="nowhere.pth"))
 
 
 def test_settings_by_hand() -> None:

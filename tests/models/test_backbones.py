@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import importlib.util
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from driftgate.data import Transform
+from driftgate.data.loading import decode
 from driftgate.models import SourceModel, build_backbone
 from driftgate.models import backbones as module
-from driftgate.models.weights import load_weights, read_weights, translate_transformer
+from driftgate.models.resnet import ResNet50
+from driftgate.models.weights import load_weights, read_weights, stated_version, translate_transformer
 from driftgate.types import DriftgateError
 
 needs_lite = pytest.mark.skipif(
@@ -20,7 +24,7 @@ needs_lite = pytest.mark.skipif(
 
 
 def test_an_unknown_backbone_is_refused():
-    with pytest.raises(DriftgateError, match="out of cnn, lite0, resnet50 or timm/<name> but got 'vgg'"):
+    with pytest.raises(DriftgateError, match="out of cnn, lite0, resnet50, resnet50-v1 or timm/<name> but got 'vgg'"):
         build_backbone("vgg")
 
 
@@ -47,9 +51,123 @@ def test_resnet50_has_the_papers_size(classes, kilobytes):
     assert model.spec.input_size == (224, 224)
 
 
-def test_resnet50_wants_to_be_told_where_its_weights_are():
-    with pytest.raises(DriftgateError, match=r"brings none; pass weights='resnet50\.pth'"):
-        build_backbone("resnet50")
+@pytest.mark.parametrize("name", ["resnet50", "resnet50-v1"])
+def test_resnet50_wants_to_be_told_where_its_weights_are(name):
+    with pytest.raises(DriftgateError, match=rf"brings none; pass weights='{name}\.safetensors'"):
+        build_backbone(name)
+
+
+def test_the_versions_of_resnet50_stride_in_different_convolutions():
+    """Version 1 keeps every second pixel before a stage's first block, so the others change nothing; 1.5 sees them."""
+    names = ("layer2", "layer3", "layer4")
+    for version, places in (("1", ("conv1", "downsample.0")), ("1.5", ("conv2", "downsample.0"))):
+        network = ResNet50(version)
+        striding = {name for name, part in network.named_modules() if getattr(part, "stride", None) == (2, 2)}
+        assert striding == {"conv1", *(f"{stage}.0.{place}" for stage in names for place in places)}
+        images = torch.rand(1, 256, 8, 8)
+        changed = images.clone()
+        changed[:, :, 1::2, 1::2] += 1.0
+        with torch.no_grad():
+            block = network.eval().layer2[0]
+            assert torch.equal(block(images), block(changed)) == (version == "1")
+
+
+def test_version_1_takes_levels_without_their_mean():
+    model = SourceModel.build("resnet50-v1", ["a", "b"], weights="none", input_size=(32, 32))
+    levels = torch.full((1, 3, 32, 32), 0.5)
+    torch.testing.assert_close(
+        ((levels - model.mean) / model.std)[0, :, 0, 0],
+        torch.tensor([127.5 - 123.68, 127.5 - 116.779, 127.5 - 103.939]),
+        rtol=0,
+        atol=2e-3,
+    )
+    assert model.spec.mean == (0.48502, 0.45796, 0.40760)
+    assert SourceModel.from_spec(model.spec).backbone.layer2[0].conv1.stride == (2, 2)
+
+
+def write_resnet50(path, arch=None, dtype=torch.float32):
+    """Random weights with the metadata of a real file: convolutions in ``dtype``, no counters of batch norm."""
+    tensors = {
+        name: value.to(dtype) if value.ndim == 4 else value
+        for name, value in ResNet50().state_dict().items()
+        if not name.endswith("num_batches_tracked")
+    }
+    save_file(tensors, path, metadata=None if arch is None else {"arch": arch})
+    return tensors
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_weights_of_any_float_width_become_float32(tmp_path, dtype):
+    tensors = write_resnet50(tmp_path / "x.safetensors", "ResNet-50 v1", dtype)
+    loaded = build_backbone("resnet50-v1", weights=tmp_path / "x.safetensors").module.state_dict()
+    assert loaded["conv1.weight"].dtype == torch.float32
+    assert all(torch.equal(loaded[name], value.float()) for name, value in tensors.items())
+
+
+@pytest.mark.parametrize(
+    ("arch", "right", "wrong"),
+    [
+        ("ResNet-50 v1: stride in the first 1x1 convolution", "resnet50-v1", "resnet50"),
+        ("ResNet-50 V1.5", "resnet50", "resnet50-v1"),
+        ("resnet, version 1.5", "resnet50", "resnet50-v1"),
+    ],
+)
+def test_weights_of_the_other_version_are_refused(tmp_path, caplog, arch, right, wrong):
+    path = tmp_path / "x.safetensors"
+    write_resnet50(path, arch)
+    with pytest.raises(DriftgateError, match=rf"says that it holds version 1.*use backbone '{right}'"):
+        build_backbone(wrong, weights=path)
+    assert build_backbone(right, weights=path).pretrained
+    assert not caplog.records
+
+
+def test_a_version_nobody_has_is_refused(tmp_path):
+    write_resnet50(tmp_path / "x.safetensors", "ResNet-50 v2")
+    with pytest.raises(DriftgateError, match="holds version 2; pass another file"):
+        build_backbone("resnet50", weights=tmp_path / "x.safetensors")
+
+
+@pytest.mark.parametrize("arch", [None, "ResNet-50"])
+@pytest.mark.parametrize(("name", "version"), [("resnet50", "1.5"), ("resnet50-v1", "1")])
+def test_a_file_that_does_not_say_its_version_is_told(tmp_path, caplog, arch, name, version):
+    write_resnet50(tmp_path / "x.safetensors", arch)
+    assert build_backbone(name, weights=tmp_path / "x.safetensors").pretrained
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert f"taken for version {version}, as backbone {name} expects" in caplog.text
+
+
+def test_only_what_safetensors_metadata_says_is_a_version(tmp_path):
+    torch.save({"v1": torch.zeros(1)}, tmp_path / "v1.pth")
+    (tmp_path / "broken.safetensors").write_bytes(b"not weights at all")
+    save_file({"v1": torch.zeros(1)}, tmp_path / "other.safetensors", metadata={"weights": "IMAGENET1K_V1"})
+    for name in ("v1.pth", "broken.safetensors", "other.safetensors", "missing.safetensors"):
+        assert stated_version(tmp_path / name) is None
+
+
+REAL_WEIGHTS = Path(__file__).parents[3] / "shared" / "weights" / "resnet50_v1_imagenet.safetensors"
+OFFICE_HOME = Path(__file__).parents[3] / "shared" / "data" / "officehome256"
+
+
+@pytest.mark.skipif(not (REAL_WEIGHTS.is_file() and OFFICE_HOME.is_dir()), reason="no real weights and pictures here")
+def test_real_weights_bring_pictures_of_a_class_together():
+    """The nearest of 119 pictures of 20 classes is of the same class half of the time, if they are fed as trained."""
+    classes = sorted(path.name for path in (OFFICE_HOME / "Clipart").iterdir())[:20]
+    paths = [path for name in classes for path in sorted((OFFICE_HOME / "Clipart" / name).iterdir())[:6]]
+    labels = torch.arange(len(classes)).repeat_interleave(6)
+    images = torch.stack([Transform((112, 112))(decode(path)) for path in paths]).float() / 255
+
+    def nearest_is_right(weights, mean=None, std=None):
+        built = build_backbone("resnet50-v1", weights=weights)
+        mean, std = (torch.tensor(values).view(3, 1, 1) for values in (mean or built.mean, std or built.std))
+        network = built.module.eval().to(memory_format=torch.channels_last)
+        with torch.no_grad():
+            features = nn.functional.normalize(network((images - mean) / std))
+        similar = (features @ features.T).fill_diagonal_(-1.0)
+        return float((labels[similar.argmax(dim=1)] == labels).float().mean())
+
+    assert nearest_is_right(REAL_WEIGHTS) > 0.45
+    assert nearest_is_right(REAL_WEIGHTS, module.IMAGENET_MEAN, module.IMAGENET_STD) < 0.35
+    assert nearest_is_right("none") < 0.35
 
 
 @pytest.mark.parametrize("suffix", ["pth", "safetensors"])

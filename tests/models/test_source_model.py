@@ -11,6 +11,7 @@ from torch import nn
 
 from driftgate.checkpoint import KEY
 from driftgate.models import ModelSpec, SourceModel, SourceStatistics
+from driftgate.models.source_model import has_bfloat16
 from driftgate.types import DriftgateError
 
 CLASSES = ["cat", "dog", "owl"]
@@ -198,6 +199,25 @@ def test_bfloat16_stays_inside_the_backbone(monkeypatch, model, images):
     assert rough.features.dtype == rough.logits.dtype == torch.float32
     assert not torch.equal(rough.features, exact.features)
     torch.testing.assert_close(rough.features, exact.features, rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize(
+    ("machine", "onednn", "avx512_bf16", "amx", "expected"),
+    [
+        ("x86_64", True, False, False, False),  # AVX-512 that only emulates
+        ("x86_64", True, True, False, True),
+        ("AMD64", True, False, True, True),
+        ("x86_64", False, False, False, False),
+        ("aarch64", True, False, False, True),
+        ("aarch64", False, False, False, False),
+    ],
+)
+def test_bfloat16_that_is_emulated_is_none(monkeypatch, machine, onednn, avx512_bf16, amx, expected):
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: onednn)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512_bf16)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
+    assert has_bfloat16() is expected
 
 
 def test_bfloat16_is_refused_where_it_is_only_emulated(monkeypatch, model):

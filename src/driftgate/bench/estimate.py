@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -71,20 +71,26 @@ class Network(NamedTuple):
     num_classes: int
 
 
-Speeds = dict[tuple[str, Network, int], float | None]
-"""(method, network, batch size) -> seconds a batch."""
+Kind = tuple[str, Network, int, tuple[str, ...]]
+"""Runs that take as long a batch: method, network, batch size, and its settings out of ``COSTLY``."""
+
+COSTLY = ("adapt_layers", "memory")
+"""Settings that change the time of a step by a factor; the others hardly do."""
+
+Speeds = dict[Kind, float | None]
+"""Kind of run -> seconds a batch."""
 
 Trainings = dict[Network, float | None]
 """Network -> seconds for one image in one epoch."""
 
 
 def _known_speeds(folder: SweepFolder) -> Speeds:
-    seen: dict[tuple[str, Network, int], list[float]] = {}
+    seen: dict[Kind, list[float]] = {}
     for record in folder.all_records():
         try:
             model, protocol = record["model"], record["protocol"]
             network = Network(model["backbone"], tuple(model["input_size"]), len(model["class_names"]))
-            key = (record["method"], network, protocol["batch_size"])
+            key = _kind(record["method"], record["settings"], network, protocol["batch_size"])
             seconds = record["wall_seconds"] / protocol["batches"]
         except KeyError:
             continue  # of another command, or of an older version
@@ -105,11 +111,15 @@ def _known_trainings(folder: SweepFolder) -> Trainings:
 
 
 def _run_seconds(job: RunJob, speeds: Speeds) -> float | None:
-    key = (job.method, _network(job.model), job.batch_size)
+    key = _kind(job.method, job.settings, _network(job.model), job.batch_size)
     if key not in speeds:
         speeds[key] = _told(partial(_time_step, job), job.label)
     speed = speeds[key]
     return None if speed is None else speed * _num_batches(job)
+
+
+def _kind(method: str, settings: Mapping[str, Any], network: Network, batch_size: int) -> Kind:
+    return method, network, batch_size, tuple(str(settings.get(name)) for name in COSTLY)
 
 
 def _training_seconds(job: ModelJob, trainings: Trainings) -> float | None:

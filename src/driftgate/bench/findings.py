@@ -25,6 +25,9 @@ from driftgate.bench.tables import (
 from driftgate.methods import available, get_method
 
 OWN_METHOD = "gmm"
+PAPER_SIZE = (224, 224)
+"""Height and width of the paper's pictures, in every suite."""
+
 SURE = 0.05
 """A p-value above this is no evidence."""
 
@@ -261,6 +264,10 @@ def protocol_notes(suite: SuiteRuns) -> list[str]:
     backbones = {str(run.record.get("model", {}).get("backbone")) for run in suite.main}
     if {_plain(name) for name in backbones} - {_plain(paper.backbone), f"timm{_plain(paper.backbone)}"}:
         notes.append(f"The paper used {paper.backbone}, these runs {', '.join(sorted(backbones))}.")
+    sizes = {tuple(run.record.get("model", {}).get("input_size") or PAPER_SIZE) for run in suite.main}
+    if sizes != {PAPER_SIZE}:
+        told = ", ".join(" x ".join(map(str, size)) for size in sorted(sizes))
+        notes.append(f"The paper's pictures have {' x '.join(map(str, PAPER_SIZE))} pixels, these {told}.")
     if any(run.limit is not None for run in suite.main):
         notes.append("These runs saw only the beginning of each stream.")
     seeds = len({run.seed for run in suite.main})

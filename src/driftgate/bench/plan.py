@@ -23,7 +23,7 @@ from driftgate.bench.suite import MethodEntry, Pair, Suite
 from driftgate.data.datasets import DataSet, FileData, open_dataset
 from driftgate.data.shifts import ClassOrder, ClassSplit, Shift
 from driftgate.models import SourceModel
-from driftgate.models.backbones import UNTRAINED, check_backbone
+from driftgate.models.backbones import UNTRAINED, check_backbone, check_weights
 from driftgate.models.layers import GROUPS, select_parameters
 from driftgate.types import DriftgateError
 
@@ -150,7 +150,7 @@ def make_plan(
     entries = suite.methods if study is None else (_entry(suite, study.method),)
     suite.changed(methods=[entry.model_dump() for entry in entries]).check_methods()
     check_backbone(suite.backbone)
-    suite.check_weights()
+    check_weights(suite.backbone, suite.weights)
     if limit is not None and limit < 1:
         raise DriftgateError(f"Expected a limit of at least one batch but got {limit}.")
     data = open_cached(suite.data, None if root is None else str(root))

@@ -18,13 +18,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from driftgate.data.datasets import DATASETS
 from driftgate.data.shifts import ClassOrder, ClassSplit, Shift
 from driftgate.methods import available, get_method, resolve_settings
-from driftgate.models.backbones import UNTRAINED
+from driftgate.models.backbones import RESNETS
 from driftgate.pretrain import PretrainSettings
 from driftgate.types import DriftgateError
 
 FOLDER = "suites"
 NO_PRESET = "default"
 """Instead of a preset's name: the method's defaults, even where it has a preset called like the data set."""
+
+TRAINING = "training"
+"""Before the dot of ``--set``, where a method's name would stand: a setting of source training."""
 
 SMALLEST_SIDE = 8
 LARGEST_SEED = 2**63 - 1
@@ -192,23 +195,18 @@ class Suite(BaseModel):
         for entry in self.methods:
             entry.resolve(self.data, 0)
 
-    def check_weights(self) -> None:
-        """Refuse a backbone that would start from nothing without anybody having said so."""
-        if self.backbone == "resnet50" and self.weights is None:
-            raise DriftgateError(
-                f"Expected a file of weights for backbone resnet50 of suite {self.name}, which brings none; give "
-                f"--weights resnet50.pth (torchvision or timm), or --weights {UNTRAINED} to start from random ones."
-            )
-        if self.weights not in (None, UNTRAINED) and not Path(str(self.weights)).is_file():
-            raise DriftgateError(f"Expected a file of weights but {self.weights} is none; check --weights.")
-
     def with_backbone(
         self, backbone: str | None = None, weights: str | None = None, input_size: int | None = None
     ) -> Suite:
-        """With another backbone, which then has its own weights and input size unless others are given."""
+        """With another backbone, which then has its own weights and input size unless others are given.
+
+        The two versions of ResNet-50 are networks for the same pictures: the suite's input size stays.
+        """
         changes: dict[str, Any] = {}
         if backbone is not None and backbone != self.backbone:
-            changes = {"backbone": backbone, "weights": None, "input_size": None}
+            changes = {"backbone": backbone, "weights": None}
+            if not {backbone, self.backbone} <= set(RESNETS):
+                changes["input_size"] = None
         if weights is not None:
             changes["weights"] = weights
         if input_size is not None:
@@ -251,23 +249,26 @@ class Suite(BaseModel):
         return same or [wanted]
 
     def with_settings(self, pairs: Sequence[str]) -> Suite:
-        """With ``gmm.lr=0.01`` or ``gmm.preset=paper`` changed; a value is YAML."""
+        """With ``gmm.lr=0.01``, ``gmm.preset=paper`` or ``training.epochs=8`` changed; a value is YAML."""
         entries = {entry.name: entry.model_dump() for entry in self.methods}
+        training = dict(self.training)
         for text in pairs:
             key, equals, value = text.partition("=")
             method, dot, setting = key.strip().rpartition(".")
             if not equals or not dot or not setting:
                 raise DriftgateError(f"Expected --set METHOD.SETTING=VALUE like gmm.lr=0.01 but got {text!r}.")
-            if method not in entries:
+            if method == TRAINING:
+                training[setting] = _yaml(value, text)
+            elif method not in entries:
                 raise DriftgateError(
-                    f"Expected a method of suite {self.name} ({', '.join(entries)}) before the dot but got {text!r}; "
-                    "add it to the suite's own methods, or to those of bench with --methods."
+                    f"Expected a method of suite {self.name} ({', '.join(entries)}) or {TRAINING} before the dot but "
+                    f"got {text!r}; add it to the suite's own methods, or to those of bench with --methods."
                 )
-            if setting == "preset":
+            elif setting == "preset":
                 entries[method]["preset"] = value
             else:
                 entries[method]["settings"] = {**entries[method]["settings"], setting: _yaml(value, text)}
-        return self.changed(methods=list(entries.values()))
+        return self.changed(methods=list(entries.values()), training=training)
 
     def changed(self, **changes: Any) -> Suite:
         """The same suite with other values, checked again."""

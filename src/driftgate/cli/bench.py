@@ -35,7 +35,14 @@ Pairs = Annotated[
 Seeds = Annotated[str | None, typer.Option("--seeds", help="How many seeds (3), or which ones (0,4 or 4,).")]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", help="A setting as METHOD.KEY=VALUE, like gmm.lr=0.01 or gmm.preset=paper; repeat it."),
+    typer.Option(
+        "--set",
+        help="A setting as METHOD.KEY=VALUE, like gmm.lr=0.01 or gmm.preset=paper, or of source training, like "
+        "training.backbone_norm=running; repeat it.",
+    ),
+]
+Epochs = Annotated[
+    int | None, typer.Option("--epochs", min=1, help="Of source training; short for --set training.epochs=N.")
 ]
 Limit = Annotated[int | None, typer.Option("--limit", min=1, help="Only the first so many batches of each stream.")]
 Quick = Annotated[
@@ -70,6 +77,7 @@ def bench(
     pairs: Pairs = None,
     seeds: Seeds = None,
     settings: Settings = None,
+    epochs: Epochs = None,
     limit: Limit = None,
     quick_training: Quick = False,
     root: options.Root = None,
@@ -97,7 +105,7 @@ def bench(
         shifts=shifts,
         pairs=pairs,
         seeds=seeds,
-        settings=settings,
+        settings=[*(settings or []), *([] if epochs is None else [f"training.epochs={epochs}"])],
         limit=limit,
         quick_training=quick_training,
         root=root,
@@ -121,6 +129,7 @@ def ablate(
     pairs: Pairs = None,
     seeds: Seeds = None,
     settings: Settings = None,
+    epochs: Epochs = None,
     limit: Limit = None,
     quick_training: Quick = False,
     root: options.Root = None,
@@ -147,7 +156,7 @@ def ablate(
         shifts=shifts,
         pairs=pairs,
         seeds=seeds,
-        settings=settings,
+        settings=[*(settings or []), *([] if epochs is None else [f"training.epochs={epochs}"])],
         limit=limit,
         quick_training=quick_training,
         root=root,
@@ -168,7 +177,7 @@ def _sweep(
     shifts: str | None,
     pairs: str | None,
     seeds: str | None,
-    settings: list[str] | None,
+    settings: list[str],
     limit: int | None,
     quick_training: bool,
     root: Path | None,
@@ -194,7 +203,7 @@ def _sweep(
         pairs=_names(pairs, "--pairs"),
         seeds=seeds,
     )
-    suite = suite.with_settings(settings or [])
+    suite = suite.with_settings(settings)
     studies = [None] if study is None else [get_study(part) for part in _names(study, "ablate")]
     plan = merge_plans(
         [make_plan(suite, root=root, limit=limit, quick_training=quick_training, study=part) for part in studies]

@@ -134,6 +134,7 @@ def _measure_peaks(counts: list[int], backbone: str, size: int, batch_size: int,
 
     from driftgate.bench.footprint import PAPER
     from driftgate.bench.step_cost import Builder, Setting, measure, method_stepper
+    from driftgate.models.backbones import RESNETS
 
     modes: dict[str, tuple[str, dict[str, Any]]] = {
         "comet-f": ("comet-f", {}),
@@ -149,7 +150,7 @@ def _measure_peaks(counts: list[int], backbone: str, size: int, batch_size: int,
         setting = Setting(backbone, count, (size, size), batch_size)
         with progress_bars() as report:
             costs = measure(builders, setting, steps=PEAK_STEPS, warmup=1, on_step=report)
-        paper = PAPER.get(count) if backbone == "resnet50" else None
+        paper = PAPER.get(count) if backbone in RESNETS else None
         printed = {"comet-f": paper.comet_peak_mb, "gmm": paper.gmm_peak_mb} if paper else {}
         rows = [
             {

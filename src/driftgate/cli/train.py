@@ -26,7 +26,7 @@ def pretrain(
     split: options.Split = None,
     class_order: options.ClassOrder = "shared-first",
     backbone: Annotated[
-        str, typer.Option("--backbone", help="cnn (small pictures), lite0, resnet50, or timm/<any>.")
+        str, typer.Option("--backbone", help="cnn (small pictures), lite0, resnet50, resnet50-v1, or timm/<any>.")
     ] = "lite0",
     input_size: Annotated[
         int | None, typer.Option("--input-size", min=8, help="Side of the pictures; the backbone's own if not given.")
@@ -69,15 +69,12 @@ def pretrain(
         writable_file,
     )
     from driftgate.models import SourceModel
+    from driftgate.models.backbones import check_backbone, check_weights
     from driftgate.pretrain import PretrainSettings, estimate
     from driftgate.pretrain import pretrain as train
-    from driftgate.types import DriftgateError
 
-    if backbone == "resnet50" and weights is None:
-        raise DriftgateError(
-            "Expected a file of weights for backbone resnet50, which brings none; give --weights resnet50.pth "
-            "(torchvision or timm), or --weights none to start from random ones."
-        )
+    check_backbone(backbone)
+    check_weights(backbone, weights)
     stopped = out.with_name(f"{out.name}.progress.safetensors")
     if not dry_run:
         writable_file(out)

@@ -1,12 +1,14 @@
 """Backbones by name: factories that map images (N, 3, H, W) to (N, size).
 
-``cnn`` for small pictures, ``resnet50`` of our own, ``lite0`` (extra ``lite``) and ``timm/<any>`` (extra ``timm``).
+``cnn`` for small pictures, ``resnet50`` and ``resnet50-v1`` of our own, ``lite0`` (extra ``lite``) and ``timm/<any>``
+(extra ``timm``).
 """
 
 from __future__ import annotations
 
 import difflib
 import importlib
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -14,16 +16,31 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from driftgate.models.resnet import ResNet50
-from driftgate.models.weights import is_torchvision_transformer, load_weights, read_weights, translate_transformer
+from driftgate.models.resnet import ResNet50, Version
+from driftgate.models.weights import (
+    is_torchvision_transformer,
+    load_weights,
+    read_weights,
+    stated_version,
+    translate_transformer,
+)
 from driftgate.types import DriftgateError
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
+# Version 1 was trained on levels of 0 to 255 with the mean taken off and no spread divided out.
+LEVELS_MEAN = (0.48502, 0.45796, 0.40760)
+LEVELS_STD = (1 / 255, 1 / 255, 1 / 255)
 TIMM = "timm/"
+
+RESNETS: dict[str, Version] = {"resnet50": "1.5", "resnet50-v1": "1"}
+"""Our ResNet-50s, which bring no weights, and their versions."""
 
 UNTRAINED = "none"
 """Instead of a file of weights: start from random ones and fetch nothing."""
+
+
+logger = logging.getLogger(__name__)
 
 
 class Backbone(NamedTuple):
@@ -77,12 +94,11 @@ def _cnn(input_size: tuple[int, int] | None, pretrained: bool) -> Backbone:
 
 
 def _resnet50(input_size: tuple[int, int] | None, pretrained: bool) -> Backbone:
-    if pretrained:
-        raise DriftgateError(
-            "Expected a file of weights for backbone 'resnet50', which brings none; pass weights='resnet50.pth' "
-            f"(torchvision or timm), or weights={UNTRAINED!r} to start from random ones."
-        )
     return Backbone(ResNet50(), input_size or (224, 224), IMAGENET_MEAN, IMAGENET_STD, flip=True, pretrained=False)
+
+
+def _resnet50_v1(input_size: tuple[int, int] | None, pretrained: bool) -> Backbone:
+    return Backbone(ResNet50("1"), input_size or (224, 224), LEVELS_MEAN, LEVELS_STD, flip=True, pretrained=False)
 
 
 def _lite0(input_size: tuple[int, int] | None, pretrained: bool) -> Backbone:
@@ -154,7 +170,7 @@ def _import(module: str, backbone: str, extra: str) -> ModuleType:
 
 Factory = Callable[["tuple[int, int] | None", bool], Backbone]
 
-BACKBONES: dict[str, Factory] = {"cnn": _cnn, "lite0": _lite0, "resnet50": _resnet50}
+BACKBONES: dict[str, Factory] = {"cnn": _cnn, "lite0": _lite0, "resnet50": _resnet50, "resnet50-v1": _resnet50_v1}
 
 
 def check_backbone(name: str) -> None:
@@ -170,24 +186,53 @@ def check_backbone(name: str) -> None:
         _import("efficientnet_lite_pytorch", name, "lite")
 
 
+def check_weights(name: str, weights: str | Path | None) -> None:
+    """Refuse weights that a backbone cannot start from: none given, no file, another version's; nothing is loaded."""
+    if name in RESNETS and weights is None:
+        raise DriftgateError(
+            f"Expected a file of weights for backbone {name!r}, which brings none; pass weights='{name}.safetensors' "
+            f"(--weights {name}.safetensors, or .pth), or {UNTRAINED!r} (--weights {UNTRAINED}) to start from random "
+            "ones."
+        )
+    if weights is None or weights == UNTRAINED:
+        return
+    if not Path(weights).is_file():
+        raise DriftgateError(f"Expected a file of weights but {weights} is none; check --weights.")
+    stated = stated_version(weights)
+    if name in RESNETS and stated not in (None, RESNETS[name]):
+        others = [other for other, version in RESNETS.items() if version == stated]
+        raise DriftgateError(
+            f"Expected weights of version {RESNETS[name]} for backbone {name!r} but {weights} says that it holds "
+            f"version {stated}; " + (f"use backbone {others[0]!r}." if others else "pass another file.")
+        )
+
+
 def build_backbone(
     name: str, *, input_size: tuple[int, int] | None = None, weights: str | Path | None = None
 ) -> Backbone:
     """The backbone of that name.
 
     Args:
-        name: ``cnn``, ``lite0``, ``resnet50`` or ``timm/<any model of timm>``.
+        name: ``cnn``, ``lite0``, ``resnet50``, ``resnet50-v1`` or ``timm/<any model of timm>``.
         input_size: height and width of the images; None for the backbone's own.
         weights: None for the weights the backbone comes with (by pip or from timm's hub), a path to a .pth or
             .safetensors file in torchvision's or timm's naming, or ``none`` for random ones.
     """
     check_backbone(name)
+    check_weights(name, weights)
     if name.startswith(TIMM):
         built = _timm(name.removeprefix(TIMM), input_size, weights is None)
     else:
         built = BACKBONES[name](input_size, weights is None)
     if weights is None or weights == UNTRAINED:
         return built
+    if name in RESNETS and stated_version(weights) is None:
+        logger.warning(
+            "%s does not say which version of ResNet-50 it holds; it is taken for version %s, as backbone %s expects.",
+            weights,
+            RESNETS[name],
+            name,
+        )
     tensors = read_weights(weights)
     if is_torchvision_transformer(tensors):
         # timm's transformers expect another normalisation than torchvision's, which all use ImageNet's.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import platform
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -21,6 +22,9 @@ from driftgate.types import DriftgateError
 KIND = "source-model"
 CUSTOM_BACKBONE = "custom"
 STATISTICS = "statistics"
+
+X86 = ("x86_64", "AMD64")
+"""What ``platform.machine`` calls Intel's and AMD's processors."""
 
 Precision = Literal["float32", "bfloat16"]
 
@@ -354,7 +358,10 @@ def has_bfloat16(device: str = "cpu") -> bool:
     """Whether the device multiplies matrices in bfloat16 by itself."""
     if device == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return False
+    # oneDNN's answer is yes for every AVX-512, also where it emulates, three times slower than float32.
+    return platform.machine() not in X86 or torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
 def _output_size(module: nn.Module, shape: tuple[int, ...], role: str) -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -17,6 +18,9 @@ HEADS = ("fc", "head", "heads", "classifier", "_fc", "head_dist")
 
 WRAPPERS = ("state_dict", "model", "model_state_dict", "state_dict_ema", "model_ema")
 """Names under which training scripts store the weights beside other things."""
+
+ARCHITECTURE_KEYS = ("arch", "architecture")
+"""Where the metadata of a .safetensors file may say what network its weights are of."""
 
 TORCHVISION_VIT = (
     (r"^class_token$", "cls_token"),
@@ -76,6 +80,24 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
     return tensors
 
 
+def stated_version(path: str | Path) -> str | None:
+    """The network's version in a file's metadata, ``1.5`` of ``arch: ResNet-50 v1.5``; None if it states none.
+
+    Only .safetensors files have metadata; a file that cannot be read is left to ``read_tensors`` to refuse.
+    """
+    path = Path(path)
+    if path.suffix != ".safetensors" or not path.is_file():
+        return None
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+    except (SafetensorError, OSError):
+        return None
+    stated = " ".join(metadata[key] for key in ARCHITECTURE_KEYS if key in metadata)
+    found = re.search(r"\bv(?:ersion )?(\d+(?:\.\d+)?)", stated, re.IGNORECASE)
+    return None if found is None else found[1]
+
+
 def is_torchvision_transformer(tensors: dict[str, Tensor]) -> bool:
     """Whether the weights are a vision transformer's in torchvision's naming."""
     return "encoder.pos_embedding" in tensors
@@ -93,7 +115,10 @@ def translate_transformer(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def load_weights(module: nn.Module, tensors: dict[str, Tensor], *, architecture: str, path: str | Path) -> None:
-    """Fill ``module`` with ``tensors``, or refuse with one line that says why they are another architecture's."""
+    """Fill ``module`` with ``tensors``, or refuse with one line that says why they are another architecture's.
+
+    Tensors of another float width are converted to the module's.
+    """
     expected = module.state_dict()
     # A head is left out only if the backbone has no such part: timm's ConvNeXt keeps its last norm there.
     tensors = {name: tensor for name, tensor in tensors.items() if name in expected or name.split(".")[0] not in HEADS}
