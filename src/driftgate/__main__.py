@@ -1,6 +1,6 @@
 """``python -m driftgate``."""
 
-from driftgate.cli import main
+from driftgate.lab.cli import main
 
 if __name__ == "__main__":
     main()

@@ -17,13 +17,12 @@ import torch
 from torch import Tensor
 
 from driftgate.checkpoint import read_checkpoint, under_prefix, with_prefix, write_checkpoint, write_text
-from driftgate.data.shifts import ClassSplit, Shift
-from driftgate.data.streams import Stream
 from driftgate.methods.base import Method
 from driftgate.methods.persistence import method_info, method_tensors, restore_method
 from driftgate.metrics import DEFINITIONS, HScore, OnlineAccuracy, best_threshold, novelty_auroc
 from driftgate.resources import give_back_memory, peak_memory, reset_peak_memory, resident_memory
-from driftgate.types import UNLABELED, DriftgateError, Prediction
+from driftgate.shifts import ClassSplit, Shift
+from driftgate.types import UNLABELED, DriftgateError, Prediction, Stream
 
 RECORD_FORMAT = 2
 """Since 2, peak memory is that above the loaded model."""

@@ -15,7 +15,6 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from driftgate.checkpoint import under_prefix, with_prefix
-from driftgate.data.augment import Augmentation
 from driftgate.losses import KLForm, MeanTerm, Reduction, contrastive_loss, kl_loss
 from driftgate.memory import StreamingGMM
 from driftgate.methods.base import MethodSettings, register
@@ -25,6 +24,7 @@ from driftgate.models.source_model import ModelOutput, SourceModel
 from driftgate.novelty.gate import Gate, GateKind, QuantileRule, make_gate, predict_label, pseudo_label, spare_certain
 from driftgate.novelty.scores import SCORES_FROM_ZERO, ScoreInputs, get_score
 from driftgate.types import DriftgateError, Prediction
+from driftgate.views.images import Augmentation
 
 
 class GMMSettings(GradientSettings):
