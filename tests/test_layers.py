@@ -15,7 +15,7 @@ import driftgate
 ROOT = Path(driftgate.__file__).parent
 LAYERS: list[set[str]] = [
     {"types"},
-    {"rng", "checkpoint", "resources", "moved", "shifts"},
+    {"rng", "checkpoint", "resources", "extras", "moved", "shifts"},
     {"models"},
     {"views"},
     {"memory"},

@@ -1,7 +1,8 @@
 """How many classes the target has, as GLC and LEAD guess it: the number of clusters with the best silhouette.
 
 The features are laid out in two dimensions by t-SNE, K-means cuts them into K = max(floor(C ratio), 2) clusters for
-each of a few ratios, and the ratio with the largest silhouette is taken.
+each of a few ratios, and the ratio with the largest silhouette is taken. scikit-learn does all three; it is imported
+where it is used, because the other methods do without it.
 """
 
 from __future__ import annotations
@@ -12,11 +13,6 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from sklearn.cluster import KMeans
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.manifold import TSNE
-from sklearn.metrics import silhouette_score
-from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 EstimateWhen = Literal["first", "best", "latest"]
@@ -67,6 +63,8 @@ def follow_target_classes(
     previous: TargetClasses, features: Tensor, num_classes: int, ratios: Sequence[float], when: EstimateWhen
 ) -> TargetClasses:
     """The guess that holds for a batch of unit features (N, D); ``previous`` where the batch allows none."""
+    from threadpoolctl import threadpool_limits
+
     if when == "first" and previous.silhouette > TargetClasses().silhouette:
         return previous
     # A batch has too little work for two threads, which on a busy machine wait for each other many times as long.
@@ -101,6 +99,8 @@ def estimate_target_classes(features: Tensor, num_classes: int, ratios: Sequence
 
 def embed(points: Array) -> Array:
     """(N, D) -> (N, 2): t-SNE from the principal components, with a perplexity that N samples can have."""
+    from sklearn.manifold import TSNE
+
     if points.shape[1] <= 2:
         return points
     perplexity = max(min(PERPLEXITY, (len(points) - 1) / 3), 1.0)
@@ -110,6 +110,10 @@ def embed(points: Array) -> Array:
 
 def cluster_silhouette(plane: Array, clusters: int) -> float | None:
     """Silhouette of K-means with so many clusters; None where the points fall into fewer than two."""
+    from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.metrics import silhouette_score
+
     with warnings.catch_warnings():
         # Raised where points coincide; the silhouette of the clusters there are is the right answer then.
         warnings.simplefilter("ignore", ConvergenceWarning)

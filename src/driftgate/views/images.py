@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import kornia.augmentation as K
 import torch
 from torch import Tensor, nn
 
@@ -20,6 +19,8 @@ class Augmentation:
     """
 
     def __init__(self, *, flip: bool = True) -> None:
+        import kornia.augmentation as K  # here, because most of the library works without it
+
         layers: list[nn.Module] = [
             K.ColorJitter(brightness=(0.6, 1.4), contrast=(0.7, 1.3), saturation=(0.5, 1.5), hue=(-0.06, 0.06), p=1.0),
             K.RandomGamma(gamma=(0.7, 1.3), p=1.0),
@@ -47,6 +48,8 @@ class StrongAugmentation:
     """
 
     def __init__(self, size: tuple[int, int], *, flip: bool = True) -> None:
+        import kornia.augmentation as K
+
         widest = 2.0 * min(size) / 224
         layers: list[nn.Module] = [
             K.RandomResizedCrop(size, scale=(0.2, 1.0), p=1.0),

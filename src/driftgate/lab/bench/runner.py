@@ -162,7 +162,7 @@ def _register_ray() -> None:
     try:
         ray, ray_joblib = importlib.import_module("ray"), importlib.import_module("ray.util.joblib")
     except ImportError as error:
-        raise DriftgateError("Backend ray needs Ray, which is missing; pip install 'driftgate[bench]'.") from error
+        raise DriftgateError("Backend ray needs Ray, which is missing; pip install 'driftgate[ray]'.") from error
     if not ray.is_initialized():
         ray.init(ignore_reinit_error=True, log_to_driver=False)
     ray_joblib.register_ray()

