@@ -14,13 +14,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from driftgate.bench.demo import BATCH_SIZE, train_source
-from driftgate.bench.jobs import Progress, available_cores, run_jobs
 from driftgate.checkpoint import write_text
-from driftgate.data.datasets import open_dataset
-from driftgate.data.shifts import Shift
-from driftgate.data.streams import DomainStream
+from driftgate.lab.bench.demo import BATCH_SIZE, train_source
+from driftgate.lab.bench.jobs import Progress, available_cores, run_jobs
+from driftgate.lab.data.datasets import open_dataset
+from driftgate.lab.data.streams import DomainStream
 from driftgate.methods import create
+from driftgate.shifts import Shift
 from driftgate.stream import run_stream
 from driftgate.types import DivergedError
 

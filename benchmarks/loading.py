@@ -32,12 +32,13 @@ from PIL import Image
 from torch import nn
 from torch.nn import functional as F
 
-from driftgate.data.datasets import open_dataset
-from driftgate.data.domains import Domain, FileDomain
-from driftgate.data.loading import Transform, decode, load_ahead
-from driftgate.data.shifts import ClassSplit
-from driftgate.data.streams import Batch, DomainStream
+from driftgate.lab.data.datasets import open_dataset
+from driftgate.lab.data.domains import Domain, FileDomain
+from driftgate.lab.data.loading import Transform, decode, load_ahead
+from driftgate.lab.data.streams import DomainStream
 from driftgate.models.backbones import build_backbone
+from driftgate.shifts import ClassSplit
+from driftgate.types import Batch
 
 SIZE = (112, 112)
 BATCH = 64

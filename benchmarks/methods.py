@@ -26,11 +26,11 @@ from typing import Any
 
 import torch
 
-from driftgate.bench.step_cost import Setting, loaded_model, make_sure
-from driftgate.data.augment import Augmentation, StrongAugmentation
+from driftgate.lab.bench.step_cost import Setting, loaded_model, make_sure
 from driftgate.methods import Method, available, create
 from driftgate.models import SourceModel
 from driftgate.rng import seeded
+from driftgate.views.images import Augmentation, StrongAugmentation
 
 WARMUP = 1
 SIZES = {"cnn": 28, "lite0": 112, "resnet50": 224}

@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from driftgate.data.layouts import RECIPES
+from driftgate.lab.data.layouts import RECIPES
 
 IMAGES = {
     "visda": {"train": 152_397, "validation": 55_388},
@@ -49,7 +49,7 @@ def write_tree(root: Path, data: str, images_of: Mapping[str, int]) -> None:
 
 def driftgate(*arguments: str) -> dict[str, object]:
     """What a command prints as JSON; one that fails, as a sweep with a failed run does, ends everything."""
-    command = [sys.executable, "-c", "from driftgate.cli import app; app()", *arguments, "--json"]
+    command = [sys.executable, "-c", "from driftgate.lab.cli import app; app()", *arguments, "--json"]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     facts: dict[str, object] = json.loads(done.stdout)
     return facts

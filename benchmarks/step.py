@@ -22,13 +22,13 @@ import torch
 from gmm_step import PlainReference
 from torch import Tensor, nn
 
-from driftgate.bench.step_cost import Builder, Cost, Setting, Stepper, bare_stepper, measure, method_stepper
-from driftgate.data.augment import Augmentation
+from driftgate.lab.bench.step_cost import Builder, Cost, Setting, Stepper, bare_stepper, measure, method_stepper
 from driftgate.losses import contrastive_loss, kl_loss
 from driftgate.models import SourceModel
 from driftgate.models.normalization import batch_statistics
 from driftgate.rng import seeded
 from driftgate.types import UNKNOWN, UNLABELED
+from driftgate.views.images import Augmentation
 
 MEBIBYTE = 1024**2
 TARGETS = {

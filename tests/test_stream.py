@@ -13,9 +13,10 @@ from support import NUM_CLASSES, SIZE, small_model
 
 import driftgate
 from driftgate import UNKNOWN, UNLABELED, DriftgateError
-from driftgate.data.shifts import ClassSplit
-from driftgate.data.streams import Batch, TensorStream
+from driftgate.lab.data.streams import TensorStream
+from driftgate.shifts import ClassSplit
 from driftgate.stream import RunResult, StreamLog, run_stream
+from driftgate.types import Batch
 
 SPLIT = ClassSplit(3, 2, 2)
 

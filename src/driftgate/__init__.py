@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
 
+from driftgate import moved
+
+TYPE_CHECKING = False  # as ``typing`` has it, whose import would cost more than all the rest of this file
 if TYPE_CHECKING:
+    from typing import Any
+
     from driftgate.methods import Method, available, create
     from driftgate.methods import load_method as load
     from driftgate.models import SourceModel
@@ -37,6 +41,8 @@ _HOMES = {
     "SourceModel": "driftgate.models",
     "run_stream": "driftgate.stream",
 }
+
+moved.install()
 
 
 def __getattr__(name: str) -> Any:

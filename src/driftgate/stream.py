@@ -25,13 +25,11 @@ from driftgate.checkpoint import (
     write_checkpoint,
     write_text,
 )
-from driftgate.data.shifts import ClassSplit, Shift
-from driftgate.data.streams import Stream
 from driftgate.methods.base import Method
 from driftgate.methods.persistence import method_info, method_tensors, restore_method
-from driftgate.metrics import DEFINITIONS, HScore, OnlineAccuracy, best_threshold, novelty_auroc
 from driftgate.resources import give_back_memory, peak_memory, reset_peak_memory, resident_memory
-from driftgate.types import UNLABELED, DriftgateError, Prediction
+from driftgate.shifts import ClassSplit, Shift
+from driftgate.types import UNLABELED, DriftgateError, Prediction, Stream
 
 RECORD_FORMAT = 2
 """Since 2, peak memory is that above the loaded model."""
@@ -157,6 +155,9 @@ def run_stream(
 
 def evaluate(log: StreamLog, split: ClassSplit, first: int = 0, last: int | None = None) -> dict[str, float]:
     """All metrics over the batches ``first`` to ``last`` of a log; NaN where a metric has nothing to measure."""
+    # Imported where a stream is scored: torchmetrics takes as long to import as torch, and a step needs none of it.
+    from driftgate.metrics import HScore, OnlineAccuracy, best_threshold, novelty_auroc
+
     predictions, targets, classes, novelty = (
         torch.cat(getattr(log, name)[first:last]) for name in ("predictions", "targets", "classes", "novelty")
     )
@@ -173,6 +174,8 @@ def evaluate(log: StreamLog, split: ClassSplit, first: int = 0, last: int | None
 
 def running_scores(log: StreamLog, split: ClassSplit) -> list[float]:
     """The shift's score after each batch, over all samples up to it."""
+    from driftgate.metrics import HScore, OnlineAccuracy
+
     metric = OnlineAccuracy() if split.shift is Shift.PDA else HScore(split.shared_classes)
     scores = []
     for predictions, targets in zip(log.predictions, log.targets, strict=True):
@@ -190,6 +193,8 @@ def used_share(log: StreamLog) -> list[float]:
 def _record(
     method: Method, log: StreamLog, split: ClassSplit, protocol: dict[str, Any], skipped: list[str]
 ) -> dict[str, Any]:
+    from driftgate.metrics import DEFINITIONS
+
     score, half = score_name(split.shift), len(log) // 2
     metrics = evaluate(log, split)
     seconds = torch.stack(log.seconds)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -58,3 +59,34 @@ class Prediction:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+
+class Batch(NamedTuple):
+    """Images (N, 3, H, W) in [0, 1] and, for scoring only, labels (N,): source class or ``UNKNOWN``."""
+
+    images: Tensor
+    labels: Tensor
+
+
+class Stream(Protocol):
+    """Batches in an order fixed by the seed; can start anywhere, so that a stopped run can go on.
+
+    What the loop needs of a stream, so that the core knows no data set; ``driftgate.lab.data`` has those that read
+    pictures.
+    """
+
+    def __len__(self) -> int:
+        """Number of batches."""
+        ...
+
+    def batches(self, start: int = 0) -> Iterator[Batch]:
+        """The batches from number ``start`` on."""
+        ...
+
+    @property
+    def skipped(self) -> list[str]:
+        """Names of the samples that could not be read so far."""
+        return []
+
+    def restore_skipped(self, names: Iterable[str]) -> None:
+        """Put back what a stopped run had skipped, so that the resumed one reports it too."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import driftgate
 from driftgate import UNKNOWN
-from driftgate.data.augment import Augmentation
+from driftgate.views.images import Augmentation
 from driftgate.losses import contrastive_loss, kl_loss
 from driftgate.memory import StreamingGMM
 from driftgate.methods.gmm import GMM

@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from driftgate.data import Transform
-from driftgate.data.loading import decode
+from driftgate.lab.data import Transform
+from driftgate.lab.data.loading import decode
 from driftgate.models import SourceModel, build_backbone
 from driftgate.models import backbones as module
 from driftgate.models.resnet import ResNet50

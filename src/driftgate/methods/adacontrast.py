@@ -17,7 +17,6 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from driftgate.checkpoint import under_prefix, with_prefix
-from driftgate.data.augment import StrongAugmentation
 from driftgate.losses import class_aware_info_nce, negative_marginal_entropy
 from driftgate.memory import MeanTeacher, RingQueue, mean_over, nearest
 from driftgate.methods.base import MethodSettings, register
@@ -26,6 +25,7 @@ from driftgate.methods.source_only import EntropyThresholdSettings, entropy_pred
 from driftgate.models.normalization import batch_statistics
 from driftgate.models.source_model import ModelOutput, SourceModel
 from driftgate.types import Prediction
+from driftgate.views.images import StrongAugmentation
 
 
 class AdaContrastSettings(GradientSettings, EntropyThresholdSettings):

@@ -16,6 +16,7 @@ from pydantic import Field, PositiveFloat
 from torch import Tensor
 from torch.nn import functional as F
 
+from driftgate.extras import require
 from driftgate.losses.soft_targets import class_or_uniform, soft_cross_entropy
 from driftgate.memory.blocks import one_thread
 from driftgate.memory.neighbors import mean_over, nearest_but_first, nearest_others
@@ -144,6 +145,7 @@ class SoftTargetMethod(BatchwiseMethod[SoftTargets]):
     settings: SoftTargetSettings
 
     def __init__(self, model: SourceModel, settings: MethodSettings) -> None:
+        require("sklearn", f"Method {self.name!r}")
         super().__init__(model, settings)
         self.target_classes = TargetClasses()
 

@@ -16,7 +16,6 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from driftgate.checkpoint import under_prefix, with_prefix
-from driftgate.data.augment import Augmentation
 from driftgate.losses import UnknownPairs, kl_loss, supcon_loss
 from driftgate.memory import MeanTeacher, RunningPrototypes
 from driftgate.methods.base import MethodSettings, register
@@ -26,6 +25,7 @@ from driftgate.models.source_model import ModelOutput, SourceModel
 from driftgate.novelty.gate import pseudo_label
 from driftgate.novelty.scores import entropy
 from driftgate.types import Prediction
+from driftgate.views.images import Augmentation
 
 
 class COMETSettings(GradientSettings):

@@ -15,7 +15,6 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from driftgate.checkpoint import under_prefix, with_prefix
-from driftgate.data.augment import Augmentation
 from driftgate.losses import KLForm, MeanTerm, Reduction, contrastive_loss, kl_loss
 from driftgate.memory import StreamingGMM
 from driftgate.memory.gmm import FloorRule
@@ -35,6 +34,7 @@ from driftgate.novelty.gate import (
 )
 from driftgate.novelty.scores import SCORES_FROM_ZERO, ScoreInputs, get_score
 from driftgate.types import DriftgateError, Prediction
+from driftgate.views.images import Augmentation
 
 
 class GMMSettings(GradientSettings):

@@ -13,8 +13,6 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 from pydantic import Field, PositiveFloat
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.mixture import GaussianMixture
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -163,6 +161,9 @@ def boundary_weights(margins: Tensor, sharpness: float) -> Tensor:
 
 def upper_mean(values: Tensor) -> float:
     """m_2: the larger mean of a mixture of two Gaussians over values (N,); their mean where none can be fitted."""
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.mixture import GaussianMixture
+
     points = values.detach().cpu().double().numpy()[:, None]
     if len(points) < 2:
         return float(points.mean())

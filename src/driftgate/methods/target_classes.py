@@ -2,7 +2,8 @@
 
 The features are laid out in two dimensions by t-SNE, K-means cuts them into K = max(floor(C ratio), 2) clusters for
 each of a few ratios, and the ratio with the largest silhouette is taken. On a batch without plain clusters the guess
-hangs on the last bits of the features; docs/methods/glc.md says how much.
+hangs on the last bits of the features; docs/methods/glc.md says how much. scikit-learn does all three; it is imported
+where it is used, because the other methods do without it.
 """
 
 from __future__ import annotations
@@ -13,12 +14,6 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from sklearn.cluster import KMeans
-from sklearn.decomposition import PCA
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.manifold import TSNE
-from sklearn.metrics import silhouette_score
-from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 EstimateWhen = Literal["first", "best", "latest"]
@@ -74,6 +69,8 @@ def follow_target_classes(
     previous: TargetClasses, features: Tensor, num_classes: int, ratios: Sequence[float], when: EstimateWhen
 ) -> TargetClasses:
     """The guess that holds for a batch of unit features (N, D); ``previous`` where the batch allows none."""
+    from threadpoolctl import threadpool_limits
+
     if when == "first" and previous.silhouette > TargetClasses().silhouette:
         return previous
     # A batch has too little work for two threads, which on a busy machine wait for each other many times as long.
@@ -108,6 +105,9 @@ def estimate_target_classes(features: Tensor, num_classes: int, ratios: Sequence
 
 def embed(points: Array) -> Array:
     """(N, D) -> (N, 2): t-SNE from the principal components as they are, with a perplexity that N samples can have."""
+    from sklearn.decomposition import PCA
+    from sklearn.manifold import TSNE
+
     if points.shape[1] <= 2:
         return points
     perplexity = max(min(PERPLEXITY, (len(points) - 1) / 3), 1.0)
@@ -119,6 +119,10 @@ def embed(points: Array) -> Array:
 
 def cluster_silhouette(plane: Array, clusters: int) -> float | None:
     """Silhouette of K-means with so many clusters; None where the points fall into fewer than two."""
+    from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.metrics import silhouette_score
+
     with warnings.catch_warnings():
         # Raised where points coincide; the silhouette of the clusters there are is the right answer then.
         warnings.simplefilter("ignore", ConvergenceWarning)

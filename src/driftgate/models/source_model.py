@@ -121,7 +121,8 @@ class SourceModel(nn.Module):
         model = SourceModel(backbone, classifier, class_names=["cat", "dog"], input_size=(32, 32))
 
     where ``backbone`` maps images (N, 3, H, W) to (N, D) and ``classifier`` maps (N, D) to (N, C). Without a
-    ``classifier`` a fresh bottleneck and weight-normed classifier are built, to be trained by ``driftgate.pretrain``.
+    ``classifier`` a fresh bottleneck and weight-normed classifier are built, to be trained by
+    ``driftgate.lab.pretrain``.
     """
 
     mean: Tensor

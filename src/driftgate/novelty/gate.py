@@ -14,11 +14,10 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.mixture import GaussianMixture
 from torch import Tensor
 
 from driftgate.checkpoint import under_prefix, with_prefix
+from driftgate.extras import require
 from driftgate.memory.queue import RingQueue
 from driftgate.types import UNKNOWN, UNLABELED, DriftgateError, Thresholds
 
@@ -189,6 +188,7 @@ class MixtureGate(Gate):
         refit_every: int = 5,
         log_scale: bool = True,
     ) -> None:
+        require("sklearn", "The gate 'mixture'")
         super().__init__(p_reject)
         if window < MixtureGate.FEWEST or refit_every < 1:
             raise DriftgateError(
@@ -252,6 +252,9 @@ LARGEST_SCORE = 1e30
 def crossing_share(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
     """Share of ``values`` below the point between the two components of a Gaussian mixture where both are equally
     likely; one half where the values show no two components."""
+    from sklearn.exceptions import ConvergenceWarning  # here, because no other gate needs scikit-learn
+    from sklearn.mixture import GaussianMixture
+
     spread = float(values.std())
     if spread < 1e-9 * max(1.0, float(np.abs(values).max())):
         return 0.5

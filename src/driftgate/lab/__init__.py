@@ -1,0 +1,5 @@
+"""The laboratory around the core: data sets, source training, benchmarks and their report, the command line."""
+
+from driftgate.extras import require
+
+require("lab", "driftgate.lab")

@@ -1,0 +1,255 @@
+"""The folder of a sweep: records, failures, source models, locks, and what is going on in it right now.
+
+Everything is a file that is written whole or not at all, and every job has a lock that dies with its process. So
+several sweeps, also on several machines, can work on one folder, and a killed one leaves nothing that is half done.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+from filelock import FileLock, Timeout
+
+from driftgate.checkpoint import write_text
+from driftgate.lab.bench.plan import SHORT_DIGEST, Job, ModelJob, RunJob, short
+from driftgate.lab.bench.suite import Suite
+from driftgate.types import DriftgateError
+
+STALE_SECONDS = 600.0
+"""A progress report or temporary file of another machine that is older belongs to nobody."""
+
+State = Literal["done", "failed", "open"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class SweepFolder:
+    """The paths in a folder of results, and how to read and write them."""
+
+    path: Path
+
+    @property
+    def records(self) -> Path:
+        return self.path / "records"
+
+    @property
+    def failures(self) -> Path:
+        return self.path / "failures"
+
+    @property
+    def models(self) -> Path:
+        return self.path / "models"
+
+    @property
+    def progress(self) -> Path:
+        return self.path / "progress"
+
+    def prepare(self, suite: Suite) -> None:
+        """Create the folder, sweep out what killed processes left, note the suite; refuses a folder of another."""
+        for folder in (self.records, self.failures, self.models, self.progress, self.path / "locks"):
+            folder.mkdir(parents=True, exist_ok=True)
+            for left in folder.glob(".*"):
+                with suppress(OSError):
+                    if time.time() - left.stat().st_mtime > STALE_SECONDS:
+                        left.unlink()
+        for report in self.reports(alive=False):
+            self.report_file(report["id"]).unlink(missing_ok=True)
+        with FileLock(self.path / "locks" / "suite.lock"):
+            self._note_suite(suite)
+
+    @property
+    def suite_file(self) -> Path:
+        return self.path / "suite.json"
+
+    def check_suite(self, suite: Suite) -> None:
+        """Refuse a folder that holds another suite; nothing is written."""
+        held = (read_json(self.suite_file) or {}).get("name", suite.name)
+        if held != suite.name:
+            raise DriftgateError(
+                f"Expected a folder for suite {suite.name} but {self.path} holds suite {held}; name another --out."
+            )
+
+    def _note_suite(self, suite: Suite) -> None:
+        """Write ``suite.json``: all pairs, shifts, methods and seeds that sweeps in this folder have had so far."""
+        self.check_suite(suite)
+        document = suite.model_dump(mode="json")
+        before = read_json(self.suite_file) or {}
+        named = {entry["name"]: entry for entry in [*before.get("methods", []), *document["methods"]]}
+        merged = {
+            key: [*before.get(key, []), *(item for item in document[key] if item not in before.get(key, []))]
+            for key in ("pairs", "shifts", "seeds")
+        }
+        text = json.dumps({**document, **merged, "methods": list(named.values())}, indent=2)
+        write_text(self.suite_file, text + "\n")
+
+    def result_file(self, job: Job) -> Path:
+        """What a job leaves when it is finished."""
+        return self.model_file(job) if isinstance(job, ModelJob) else self.records / f"{job.id}.json"
+
+    def model_file(self, job: ModelJob) -> Path:
+        """Where a model is, or will be: older versions named it otherwise, but its name always ended in its digest."""
+        own = self.models / f"{job.id}.safetensors"
+        return own if own.exists() else next(self.models.glob(f"*-{short(job.digest)}.safetensors"), own)
+
+    def checkpoint_file(self, job: Job) -> Path:
+        """Where a job that was stopped goes on."""
+        return self.progress / f"{job.id}.safetensors"
+
+    def failure_file(self, job: Job) -> Path:
+        return self.failures / f"{job.id}.json"
+
+    def report_file(self, job_id: str) -> Path:
+        return self.progress / f"{job_id}.json"
+
+    def state(self, job: Job, since: float) -> State:
+        """Whether a job is finished, or has failed since a moment, or is still to be done."""
+        if self.is_done(job):
+            return "done"
+        failure = self.failure(job)
+        return "failed" if failure is not None and failure["time"] >= since else "open"
+
+    def is_done(self, job: Job) -> bool:
+        """Whether the result of a job is there; a record that cannot be read is none, and the run is to be done."""
+        return self.model_file(job).exists() if isinstance(job, ModelJob) else self.record(job) is not None
+
+    def failure(self, job: Job) -> dict[str, Any] | None:
+        """What went wrong the last time, if it did."""
+        return read_json(self.failure_file(job))
+
+    def record(self, job: RunJob) -> dict[str, Any] | None:
+        """The record of a finished run."""
+        return read_json(self.result_file(job))
+
+    def all_records(self) -> list[dict[str, Any]]:
+        """Every record in the folder, of whatever run; what cannot be read is passed over."""
+        return read_all(self.records)
+
+    def same_run(self, job: RunJob) -> dict[str, Any] | None:
+        """A record of the same run under another name: an ablation's default is the suite's own run."""
+        for file in self.records.glob(f"*-{short(job.digest)}.json"):
+            record = None if file.name.startswith(".") else read_json(file)
+            if record is not None and record.get("digest") == job.digest:
+                return record
+        return None
+
+    def fail(self, job: Job, error: str, traceback: str) -> None:
+        """Note that a job went wrong."""
+        facts = {
+            "id": job.id,
+            "error": error,
+            "traceback": traceback,
+            "time": time.time(),
+            "host": socket.gethostname(),
+        }
+        write_text(self.failure_file(job), json.dumps(facts, indent=2) + "\n")
+
+    def forget_failures(self, jobs: Iterable[Job], before: float) -> None:
+        """Remove the notes of older failures of ``jobs``, which are done, also of those with other settings."""
+        names = {_without_digest(job.id) for job in jobs}
+        for file in self.failures.glob("*.json"):
+            if _without_digest(file.stem) in names and (read_json(file) or {}).get("time", before) < before:
+                file.unlink(missing_ok=True)
+
+    @contextmanager
+    def lock(self, job: Job) -> Iterator[bool]:
+        """Hold the job's lock inside; answers False if somebody else holds it. The system frees a killed process's."""
+        lock = FileLock(self.path / "locks" / f"{short(job.digest)}.lock", timeout=0)
+        try:
+            lock.acquire()
+        except Timeout:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            lock.release()
+
+    def report(self, job: Job, done: int, total: int, score: float | None, started: float) -> None:
+        """Tell whoever looks how far a job is."""
+        facts = {
+            "id": job.id,
+            "label": job.label,
+            "done": done,
+            "total": total,
+            "score": score,
+            "started": started,
+            "updated": time.time(),
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+        }
+        # Nobody needs it after a power cut, and it is written often.
+        write_text(self.report_file(job.id), json.dumps(facts), durable=False)
+
+    def reports(self, *, alive: bool = True) -> list[dict[str, Any]]:
+        """The reports of jobs that are being done, or of those whose process is gone."""
+        return [report for report in read_all(self.progress) if _is_alive(report) == alive]
+
+
+def _without_digest(job_id: str) -> str:
+    return job_id[:-SHORT_DIGEST]
+
+
+def process_is_alive(pid: int) -> bool:
+    """Whether a process of this machine is there."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    # One that was killed but not yet waited for still answers.
+    with suppress(OSError, IndexError):
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
+    return True
+
+
+def _is_alive(report: dict[str, Any]) -> bool:
+    if report["host"] == socket.gethostname():
+        return process_is_alive(report["pid"])
+    return bool(time.time() - report["updated"] < STALE_SECONDS)
+
+
+def read_all(folder: Path) -> list[dict[str, Any]]:
+    """The JSON objects of a folder by name."""
+    return [document for file in json_files(folder) if (document := read_json(file)) is not None]
+
+
+def json_files(folder: Path) -> list[Path]:
+    """The JSON files of a folder by name; hidden ones are being written and do not count."""
+    return sorted(file for file in folder.glob("*.json") if not file.name.startswith("."))
+
+
+def load_object(file: Path) -> dict[str, Any]:
+    """The JSON object in a file; OSError or ValueError if there is none."""
+    document = json.loads(file.read_text(encoding="utf-8"))
+    if not isinstance(document, dict):
+        raise ValueError("it holds no JSON object")
+    return document
+
+
+def read_json(file: Path) -> dict[str, Any] | None:
+    """The JSON object in a file, or None if it is not there (any more) or cannot be read, which is warned of."""
+    try:
+        return load_object(file)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        _warn_once(f"{file} cannot be read and counts as missing: {error}")
+        return None
+
+
+@lru_cache(maxsize=1000)
+def _warn_once(message: str) -> None:
+    """Warn of a file the first time only: whoever watches a sweep reads it twice a second."""
+    logger.warning(message)

@@ -1,0 +1,71 @@
+"""The paper's own numbers: every result table of the paper and its supplement, from ``published.json``."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+REST = "rest"
+"""The target that is the mix of all domains but the source (Office-Home)."""
+
+MEAN_COLUMN = ("", "")
+"""Source and target of a table's column of averages."""
+
+
+@dataclass(frozen=True)
+class PublishedSuite:
+    """The paper's numbers for one suite, in per cent.
+
+    Attributes:
+        labels: the tables' keys in the paper.
+        backbone: the network the paper used.
+        numbers: (method, shift, source, target) -> number; the average of a shift has no source and no target.
+    """
+
+    labels: tuple[str, ...]
+    backbone: str
+    numbers: dict[tuple[str, str, str, str], float]
+
+    def number(self, method: str, shift: str, source: str, target: str) -> float | None:
+        """What the paper prints for a cell, if it does; a mix of targets must be all domains but the source."""
+        domains = {key[2] for key in self.numbers if key[3] == REST}
+        is_rest = "+" in target and set(target.split("+")) == domains - {source}
+        return self.numbers.get((method, shift, source, REST if is_rest else target))
+
+    def mean(self, method: str, shift: str) -> float | None:
+        """The average over the pairs that the paper prints, if it does."""
+        return self.numbers.get((method, shift, *MEAN_COLUMN))
+
+    def pairs(self, method: str, shift: str) -> int:
+        """Over how many pairs that average is."""
+        return sum(key[:2] == (method, shift) and key[2:] != MEAN_COLUMN for key in self.numbers)
+
+
+@cache
+def published_document() -> dict[str, Any]:
+    """``published.json`` as it is."""
+    text = resources.files("driftgate.lab.bench").joinpath("published.json").read_text(encoding="utf-8")
+    document: dict[str, Any] = json.loads(text)
+    return document
+
+
+def published_suite(name: str) -> PublishedSuite | None:
+    """The paper's numbers for a suite; None for a suite the paper does not have.
+
+    A suite at another size has the numbers of the one at the paper's: ``office-home-160`` those of ``office-home``.
+    """
+    known = re.sub(r"-\d+$", "", name)
+    tables = [table for table in published_document()["tables"] if table["suite"] == known]
+    if not tables:
+        return None
+    numbers = {
+        (row["method"], column["shift"], column.get("source", ""), column.get("target", "")): value
+        for table in tables
+        for row in table["rows"]
+        for column, value in zip(table["columns"], row["values"], strict=True)
+    }
+    return PublishedSuite(tuple(dict.fromkeys(table["label"] for table in tables)), tables[0]["backbone"], numbers)

@@ -1,0 +1,359 @@
+"""Suites: a benchmark as a small YAML file that says which data, pairs, shifts, methods and seeds it runs.
+
+``read_suite`` finds a built-in one by name or reads the user's own file; ``Suite.select`` narrows it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from driftgate.lab.data.datasets import DATASETS
+from driftgate.lab.pretrain import PretrainSettings
+from driftgate.methods import available, get_method, resolve_settings
+from driftgate.models.backbones import RESNETS
+from driftgate.shifts import ClassOrder, ClassSplit, Shift
+from driftgate.types import DriftgateError
+
+FOLDER = "suites"
+NO_PRESET = "default"
+"""Instead of a preset's name: the method's defaults, even where it has a preset called like the data set."""
+
+TRAINING = "training"
+"""Before the dot of ``--set``, where a method's name would stand: a setting of source training."""
+
+SMALLEST_SIDE = 8
+LARGEST_SEED = 2**63 - 1
+
+
+class Pair(BaseModel):
+    """A source domain and the target domains that are mixed; without targets, those that usually go with it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    source: str = Field(min_length=1)
+    targets: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Pair:
+        """``photo -> cartoon+sketch``, or ``photo`` alone for the usual targets."""
+        source, arrow, rest = text.partition("->")
+        targets = tuple(name.strip() for name in rest.split("+")) if arrow else ()
+        if not source.strip() or not all(targets) or "->" in rest:
+            raise DriftgateError(f"Expected a pair like 'photo -> cartoon+sketch' or 'photo' but got {text!r}.")
+        if len(set(targets)) < len(targets):
+            raise DriftgateError(f"Expected each target of a pair once but got {text!r}.")
+        return cls(source=source.strip(), targets=targets)
+
+    def __str__(self) -> str:
+        return f"{self.source} -> {'+'.join(self.targets)}" if self.targets else self.source
+
+
+class MethodEntry(BaseModel):
+    """A method of a suite.
+
+    Attributes:
+        name: as ``driftgate methods`` lists it.
+        preset: None for the preset called like the data set where the method has one, ``default`` for none.
+        settings: on top of the preset.
+        shifts: run it under these only (SHOT-P is made for PDA, SHOT-O for the others); None for all.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(min_length=1)
+    preset: str | None = None
+    settings: dict[str, Any] = Field(default_factory=dict)
+    shifts: tuple[Shift, ...] | None = None
+
+    @field_validator("settings")
+    @classmethod
+    def _no_seed(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        if "seed" in settings:
+            raise ValueError("a method's seed is the run's; name it under seeds")
+        return settings
+
+    def preset_for(self, data: str) -> str | None:
+        """The preset that is meant for a data set."""
+        if self.preset is None:
+            return data if data in get_method(self.name).presets else None
+        return None if self.preset == NO_PRESET else self.preset
+
+    def resolve(self, data: str, seed: int, **changes: Any) -> dict[str, Any]:
+        """All settings of a run, ready for JSON; refuses a method or a setting that does not exist."""
+        chosen = {**self.settings, **changes, "seed": seed}
+        return resolve_settings(self.name, self.preset_for(data), chosen).model_dump(mode="json")
+
+    def runs_under(self, shift: Shift) -> bool:
+        return self.shifts is None or shift in self.shifts
+
+
+class Suite(BaseModel):
+    """A benchmark; see docs/bench.md.
+
+    Attributes:
+        name: names the output folder and every record.
+        title: for people.
+        data: data set, as ``driftgate data check`` knows it.
+        backbone, weights, input_size: of the source models; None for the backbone's own weights and size.
+        pairs: sources and targets.
+        shifts: category shifts.
+        splits: classes of each shift as ``10/5/50``, for a data set without built-in splits or instead of them.
+        class_order: of the class axis; see ``ClassSplit``.
+        methods: what runs on every stream.
+        batch_size, drop_last: of the streams.
+        seeds: each decides the order of the streams and what methods draw.
+        source_per_seed: train a source model of its own for each seed, instead of one that all seeds share.
+        training: settings of source training on top of the data set's own; see ``PretrainSettings``.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
+    title: str = ""
+    data: str
+    backbone: str = "lite0"
+    weights: str | None = None
+    input_size: tuple[int, int] | None = None
+    pairs: tuple[Pair, ...] = Field(min_length=1)
+    shifts: tuple[Shift, ...] = Field(default=tuple(Shift), min_length=1)
+    splits: dict[Shift, str] = Field(default_factory=dict)
+    class_order: ClassOrder = "shared-first"
+    methods: tuple[MethodEntry, ...] = Field(min_length=1)
+    batch_size: int = Field(default=64, ge=1)
+    drop_last: bool = False
+    seeds: tuple[int, ...] = Field(default=(0, 1, 2), min_length=1)
+    source_per_seed: bool = False
+    training: dict[str, Any] = Field(default_factory=dict)
+
+    @field_validator("pairs", mode="before")
+    @classmethod
+    def _read_pairs(cls, value: Any) -> Any:
+        return tuple(Pair.parse(item) if isinstance(item, str) else item for item in _several(value))
+
+    @field_validator("methods", mode="before")
+    @classmethod
+    def _read_methods(cls, value: Any) -> Any:
+        return tuple({"name": item} if isinstance(item, str) else item for item in _several(value))
+
+    @field_validator("seeds", mode="before")
+    @classmethod
+    def _read_seeds(cls, value: Any) -> Any:
+        return tuple(range(value)) if isinstance(value, int) and not isinstance(value, bool) else value
+
+    @field_validator("input_size", mode="before")
+    @classmethod
+    def _read_size(cls, value: Any) -> Any:
+        return (value, value) if isinstance(value, int) else value
+
+    @model_validator(mode="after")
+    def _check(self) -> Suite:
+        if self.data not in DATASETS:
+            raise ValueError(f"data must be one of {', '.join(DATASETS)} but is {self.data!r}")
+        for what, items in (
+            ("pair", [str(pair) for pair in self.pairs]),
+            ("method", [entry.name for entry in self.methods]),
+            ("seed", [str(seed) for seed in self.seeds]),
+            ("shift", [shift.value for shift in self.shifts]),
+        ):
+            twice = next((item for item in items if items.count(item) > 1), None)
+            if twice is not None:
+                raise ValueError(f"expected each {what} once but {twice} is there twice")
+        if any(not 0 <= seed <= LARGEST_SEED for seed in self.seeds):
+            raise ValueError(f"expected seeds from 0 on but got {self.seeds}")
+        if self.input_size is not None and min(self.input_size) < SMALLEST_SIDE:
+            raise ValueError(f"expected an input size of at least {SMALLEST_SIDE} pixels but got {self.input_size}")
+        if "seed" in self.training:
+            raise ValueError("the seed of source training is the run's (source_per_seed) or 0; leave it out")
+        self.training_settings(0)
+        for shift, text in self.splits.items():
+            split = ClassSplit.parse(text, self.class_order)
+            if split.shift is not shift:
+                raise ValueError(f"the split {text} makes {split.shift.value}, not {shift.value}")
+        return self
+
+    def training_settings(self, seed: int) -> PretrainSettings:
+        """The recipe of the source models."""
+        return PretrainSettings.for_dataset(self.data, **self.training, seed=seed)
+
+    def check_methods(self) -> None:
+        """Refuse methods, presets and settings that do not exist; the suite was read without looking at them."""
+        missing = [entry.name for entry in self.methods if entry.name not in available()]
+        if missing:
+            near = difflib.get_close_matches(missing[0], available(), n=1)
+            raise DriftgateError(
+                f"Expected methods out of {', '.join(available())} but suite {self.name} has {', '.join(missing)}; "
+                + (f"did you mean {near[0]}?" if near else "choose with --methods.")
+            )
+        for entry in self.methods:
+            entry.resolve(self.data, 0)
+
+    def with_backbone(
+        self, backbone: str | None = None, weights: str | None = None, input_size: int | None = None
+    ) -> Suite:
+        """With another backbone, which then has its own weights and input size unless others are given.
+
+        The two versions of ResNet-50 are networks for the same pictures: the suite's input size stays.
+        """
+        changes: dict[str, Any] = {}
+        if backbone is not None and backbone != self.backbone:
+            changes = {"backbone": backbone, "weights": None}
+            if not {backbone, self.backbone} <= set(RESNETS):
+                changes["input_size"] = None
+        if weights is not None:
+            changes["weights"] = weights
+        if input_size is not None:
+            changes["input_size"] = input_size
+        return self.changed(**changes)
+
+    def select(
+        self,
+        *,
+        methods: Sequence[str] = (),
+        shifts: Sequence[str] = (),
+        pairs: Sequence[str] = (),
+        seeds: str | None = None,
+    ) -> Suite:
+        """A part of the suite, or more than it: methods and pairs it does not have are added with no settings.
+
+        Args:
+            methods: names; all if empty.
+            shifts: PDA, ODA, OPDA; all if empty.
+            pairs: ``photo->cartoon+sketch``, or ``photo`` for all pairs with that source; all if empty.
+            seeds: a number of seeds as ``3``, or the seeds themselves as ``0,4`` (one of them as ``4,``).
+        """
+        changes: dict[str, Any] = {}
+        if methods:
+            known = {entry.name: entry for entry in self.methods}
+            changes["methods"] = [known.get(name, MethodEntry(name=name)).model_dump() for name in methods]
+        if shifts:
+            changes["shifts"] = [shift.upper() for shift in shifts]
+        if pairs:
+            chosen = [pair for text in pairs for pair in self._pairs_like(Pair.parse(text))]
+            changes["pairs"] = [pair.model_dump() for pair in dict.fromkeys(chosen)]
+        if seeds is not None:
+            changes["seeds"] = parse_seeds(seeds)
+        return self.changed(**changes)
+
+    def _pairs_like(self, wanted: Pair) -> list[Pair]:
+        if not wanted.targets:
+            return [pair for pair in self.pairs if pair.source == wanted.source] or [wanted]
+        same = [p for p in self.pairs if p.source == wanted.source and set(p.targets) == set(wanted.targets)]
+        return same or [wanted]
+
+    def with_settings(self, pairs: Sequence[str]) -> Suite:
+        """With ``gmm.lr=0.01``, ``gmm.preset=paper`` or ``training.epochs=8`` changed; a value is YAML."""
+        entries = {entry.name: entry.model_dump() for entry in self.methods}
+        training = dict(self.training)
+        for text in pairs:
+            key, equals, value = text.partition("=")
+            method, dot, setting = key.strip().rpartition(".")
+            if not equals or not dot or not setting:
+                raise DriftgateError(f"Expected --set METHOD.SETTING=VALUE like gmm.lr=0.01 but got {text!r}.")
+            if method == TRAINING:
+                training[setting] = _yaml(value, text)
+            elif method not in entries:
+                raise DriftgateError(
+                    f"Expected a method of suite {self.name} ({', '.join(entries)}) or {TRAINING} before the dot but "
+                    f"got {text!r}; add it to the suite's own methods, or to those of bench with --methods."
+                )
+            elif setting == "preset":
+                entries[method]["preset"] = value
+            else:
+                entries[method]["settings"] = {**entries[method]["settings"], setting: _yaml(value, text)}
+        return self.changed(methods=list(entries.values()), training=training)
+
+    def changed(self, **changes: Any) -> Suite:
+        """The same suite with other values, checked again."""
+        return parse_suite({**self.model_dump(), **changes}, f"suite {self.name}")
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """``3`` -> 0, 1, 2; ``0,4`` -> 0, 4; ``4,`` -> 4."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts or not all(part.isascii() and part.isdigit() for part in parts) or text.strip() == "0":
+        raise DriftgateError(f"Expected a number of seeds like 3, or seeds like 0,4 but got {text!r}.")
+    return tuple(int(part) for part in parts) if "," in text else tuple(range(int(parts[0])))
+
+
+def builtin_suites() -> dict[str, str]:
+    """Names of the suites that come with the package, and their YAML."""
+    folder = resources.files("driftgate.lab.bench") / FOLDER
+    files = sorted((file for file in folder.iterdir() if file.name.endswith(".yaml")), key=lambda file: file.name)
+    return {file.name.removesuffix(".yaml"): file.read_text(encoding="utf-8") for file in files}
+
+
+def read_suite(name: str | Path) -> Suite:
+    """The built-in suite of that name, or the suite in that file."""
+    known = builtin_suites()
+    if str(name) in known:
+        return parse_suite(_yaml(known[str(name)], f"suite {name}"), f"suite {name}")
+    path = Path(name)
+    if not path.is_file():
+        near = difflib.get_close_matches(str(name), known, n=1)
+        raise DriftgateError(
+            f"Expected a suite out of {', '.join(known)} or the path of a YAML file but got {str(name)!r}"
+            + (f"; did you mean {near[0]}?" if near else ".")
+        )
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DriftgateError(f"Expected a suite as a YAML text in {path} but it cannot be read: {error}.") from error
+    return parse_suite(_yaml(text, str(path)), str(path))
+
+
+def parse_suite(document: Any, origin: str) -> Suite:
+    """A suite out of what YAML gave; ``origin`` is named in errors."""
+    if not isinstance(document, dict):
+        raise DriftgateError(
+            f"Expected a suite in {origin} (name, data, pairs, methods ...) but got {type(document).__name__}."
+        )
+    try:
+        return Suite(**document)
+    except ValidationError as error:
+        raise DriftgateError(f"Expected a suite in {origin} but {_describe(error)}") from error
+    except (DriftgateError, TypeError) as error:
+        raise DriftgateError(f"Expected a suite in {origin} but: {error}") from error
+
+
+def _several(value: Any) -> list[Any] | tuple[Any, ...]:
+    """A list, also of a single thing that was written without one."""
+    if isinstance(value, str | dict):
+        return [value]
+    if not isinstance(value, list | tuple):
+        raise ValueError("expected one or a list of them")
+    return value
+
+
+def _yaml(text: str, origin: str) -> Any:
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise DriftgateError(f"Expected YAML in {origin} but {' '.join(str(error).split())}.") from error
+    # YAML 1.1 takes 1e-3 for a word, which nobody means.
+    return float(value) if isinstance(value, str) and re.fullmatch(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+", value) else value
+
+
+def _describe(error: ValidationError) -> str:
+    """One line for a person out of pydantic's report."""
+    parts = []
+    for item in error.errors():
+        place = ".".join(str(part) for part in item["loc"])
+        message = item["msg"].removeprefix("Value error, ")
+        if item["type"] == "extra_forbidden":
+            model = MethodEntry if place.startswith("methods") else Pair if place.startswith("pairs") else Suite
+            known = ", ".join(model.model_fields)
+            parts.append(f"there is no {place!r}; expected one of {known}")
+        elif item["type"] == "missing":
+            parts.append(f"{place!r} is missing")
+        else:
+            given = f", got {item['input']!r}" if place and not isinstance(item["input"], dict) else ""
+            parts.append(f"{place}: {message}{given}" if place else message)
+    return "; ".join(parts) + "."

@@ -1,0 +1,146 @@
+"""Looking at a sweep from outside: what is done, what is going on, how it scores, how long it will take.
+
+Only files are read, so that it sees the work of other sweeps and other machines too.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from driftgate.lab.bench.folder import SweepFolder, read_json
+from driftgate.lab.bench.plan import ModelJob, Plan, RunJob
+from driftgate.lab.bench.runner import score_of, summarise
+
+Scores = dict[str, dict[str, dict[str, float | int | None]]]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A sweep at one moment.
+
+    Attributes:
+        done, failed, total: runs (not counting models).
+        models_done, models: source models.
+        running: reports of the jobs being done, ours and others'.
+        scores: as ``summarise`` gives them, of what is done.
+        seconds_left: None as long as nothing is known.
+        news: a line for each job that ended since the last look.
+    """
+
+    done: int
+    failed: int
+    total: int
+    models_done: int
+    models: int
+    running: list[dict[str, Any]]
+    scores: Scores
+    seconds_left: float | None
+    news: list[str] = field(default_factory=list)
+
+
+class Watcher:
+    """Looks at a folder again and again; reads each record once."""
+
+    def __init__(self, plan: Plan, folder: SweepFolder, workers: int) -> None:
+        self.plan, self.folder, self.workers, self.since = plan, folder, max(1, workers), time.time()
+        self._runs = {job.id: job for job in plan.runs}
+        self._models = {job.id: job for job in plan.models}
+        self._records: dict[str, dict[str, Any]] = {}
+        self._trained: dict[str, float | None] = {}
+        self._failed: dict[str, str] = {}
+        self.look()  # what was there before is no news
+
+    def look(self) -> Snapshot:
+        """The sweep now."""
+        news = [*self._new_models(), *self._new_records(), *self._new_failures()]
+        running = [
+            report for report in self.folder.reports() if report["id"] in self._runs or report["id"] in self._models
+        ]
+        return Snapshot(
+            done=len(self._records),
+            failed=sum(name in self._runs for name in self._failed),
+            total=len(self._runs),
+            models_done=len(self._trained),
+            models=len(self._models),
+            running=running,
+            scores=summarise(list(self._records.values())),
+            seconds_left=self._seconds_left(running),
+            news=news,
+        )
+
+    def _new_models(self) -> list[str]:
+        lines = []
+        for name, job in sorted(self._models.items()):
+            if name in self._trained or not self.folder.is_done(job):
+                continue
+            facts = read_json(self.folder.model_file(job).with_suffix(".json")) or {}
+            self._trained[name] = facts.get("seconds")
+            self._failed.pop(name, None)
+            held = facts.get("held_out_accuracy")
+            accuracy = "" if held is None else f", {100 * held:.1f} % on what was held out"
+            lines.append(f"{job.label}{accuracy}{_took(facts.get('seconds'))}")
+        return lines
+
+    def _new_records(self) -> list[str]:
+        lines = []
+        for name in sorted((_names(self.folder.records, ".json") & self._runs.keys()) - self._records.keys()):
+            record = self.folder.record(self._runs[name])
+            if record is None:
+                continue
+            kept = ("method", "variant", "shift", "score", "metrics", "wall_seconds")
+            self._records[name] = {key: record.get(key) for key in kept}
+            self._failed.pop(name, None)
+            score = score_of(record)
+            shown = "-" if score is None else f"{100 * score:.1f}"
+            lines.append(f"{self._runs[name].label}: {shown}{_took(record.get('wall_seconds'))}")
+        return lines
+
+    def _new_failures(self) -> list[str]:
+        lines = []
+        for name in sorted(_names(self.folder.failures, ".json") - self._failed.keys()):
+            job = self._runs.get(name) or self._models.get(name)
+            failure = None if job is None else self.folder.failure(job)
+            if job is not None and failure is not None and failure["time"] >= self.since:
+                self._failed[name] = failure["error"]
+                lines.append(f"{job.label}: FAILED, {failure['error']}")
+        return lines
+
+    def _seconds_left(self, running: list[dict[str, Any]]) -> float | None:
+        """Of each open job, what jobs of its kind took; less for those that are half done."""
+        by_method: dict[str, list[float]] = {}
+        for record in self._records.values():
+            if record["wall_seconds"] is not None:
+                by_method.setdefault(record["method"], []).append(record["wall_seconds"])
+        means = {name: statistics.fmean(values) for name, values in by_method.items()}
+        run_mean = statistics.fmean(means.values()) if means else None
+        trained = [seconds for seconds in self._trained.values() if seconds is not None]
+        model_mean = statistics.fmean(trained) if trained else None
+        part_done = {report["id"]: report["done"] / max(report["total"], 1) for report in running}
+        total = 0.0
+        for job in self.plan.jobs:
+            if job.id in self._records or job.id in self._trained or job.id in self._failed:
+                continue
+            seconds = _expected(job, means, run_mean, model_mean)
+            if seconds is None:
+                return None
+            total += seconds * (1.0 - part_done.get(job.id, 0.0))
+        return total / self.workers
+
+
+def _expected(
+    job: RunJob | ModelJob, means: dict[str, float], run_mean: float | None, model_mean: float | None
+) -> float | None:
+    return model_mean if isinstance(job, ModelJob) else means.get(job.method, run_mean)
+
+
+def _took(seconds: float | None) -> str:
+    return "" if seconds is None else f" ({seconds:.0f} s)"
+
+
+def _names(folder: Any, ending: str) -> set[str]:
+    """Names of the finished files in a folder, without their ending."""
+    return {name.removesuffix(ending) for name in os.listdir(folder) if name.endswith(ending) and name[0] != "."}

@@ -1,0 +1,9 @@
+"""The command line: thin commands over the library, one file a group. They hold no logic of their own.
+
+torch takes seconds to import, so commands import what they need when they run: ``driftgate --help`` must be instant.
+"""
+
+from driftgate.lab.cli import adapt, bench, data, demo, inspect, report, train
+from driftgate.lab.cli.app import app, main
+
+__all__ = ["adapt", "app", "bench", "data", "demo", "inspect", "main", "report", "train"]

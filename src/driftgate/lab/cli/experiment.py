@@ -1,0 +1,127 @@
+"""What ``pretrain``, ``adapt`` and ``import-checkpoint`` share: the data set, its split, and files of stopped runs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast, get_args
+
+from driftgate.lab.data.datasets import DataSet, open_dataset
+from driftgate.shifts import ClassOrder, ClassSplit
+from driftgate.types import DriftgateError
+
+
+def check_class_order(text: str) -> ClassOrder:
+    """The class order of that name."""
+    known = get_args(ClassOrder)
+    if text not in known:
+        raise DriftgateError(f"Expected a class order out of {', '.join(known)} but got {text!r}.")
+    return cast(ClassOrder, text)
+
+
+def open_split(
+    data: str, root: Path | None, shift: str | None, split: str | None, class_order: str
+) -> tuple[DataSet, ClassSplit]:
+    """The data set and the split that the options name."""
+    order = check_class_order(class_order)
+    opened = open_dataset(data, root)
+    return opened, opened.split(shift, order, split)
+
+
+def source_class_names(data: DataSet, split: ClassSplit) -> tuple[str, ...]:
+    """Names of the source classes, in the order of the classifier's outputs."""
+    return tuple(data.class_names[index] for index in split.source_classes)
+
+
+def split_names(texts: Sequence[str]) -> list[str]:
+    """Names out of an option that may be repeated and may hold several, separated by commas; each once."""
+    names = [name.strip() for text in texts for name in text.split(",") if name.strip()]
+    for name in names:
+        if names.count(name) > 1:
+            raise DriftgateError(f"Expected each domain once but got {name!r} {names.count(name)} times.")
+    return names
+
+
+def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
+    """``["lr=0.01", "gate=frozen"]`` -> settings; a value is JSON where it can be, else text."""
+    settings: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key.strip():
+            raise DriftgateError(f"Expected --set key=value but got {pair!r}.")
+        try:
+            settings[key.strip()] = json.loads(value)
+        except json.JSONDecodeError:
+            settings[key.strip()] = value
+    if "seed" in settings:
+        # One seed decides the stream too; two of them would make a record that says only half of it.
+        raise DriftgateError(f"Expected no seed among the settings but got seed={settings['seed']}; use --seed.")
+    return settings
+
+
+def progress_file(path: Path, resume: bool) -> Path:
+    """The file of a run that may have been stopped; refuses to overwrite one, or to resume without one."""
+    if path.exists() and not resume:
+        raise DriftgateError(f"Found a stopped run in {path}; give --resume to go on with it, or remove the file.")
+    if resume and not path.exists():
+        raise DriftgateError(f"Expected a stopped run in {path} but there is none; start without --resume.")
+    return path
+
+
+@contextmanager
+def resumable(progress: Path | None) -> Iterator[None]:
+    """Work that ends with its results saved: the progress file goes last, and an interruption says where it is."""
+    try:
+        yield
+    except KeyboardInterrupt as interruption:
+        if progress is None or not progress.exists():
+            raise
+        raise KeyboardInterrupt(f"The same command with --resume goes on from {progress}.") from interruption
+    if progress is not None:
+        progress.unlink(missing_ok=True)
+
+
+def writable_file(path: Path) -> Path:
+    """Refuse a file that cannot be written before hours are spent on what should go there; leaves no trace."""
+    if path.is_dir():
+        raise DriftgateError(f"Expected the name of a file to write but {path} is a folder; add a file name.")
+    _try_to_write(path.parent, path)
+    return path
+
+
+def writable_folder(path: Path) -> Path:
+    """The same for a folder of results."""
+    _try_to_write(path, path)
+    return path
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file's bytes, in hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(2**20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _try_to_write(folder: Path, given: Path) -> None:
+    """Create a file in ``folder``, or in the nearest folder above it that is there, and delete it again.
+
+    Permission bits would not tell of read-only and full disks.
+    """
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    try:
+        handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{given.name}.")
+        os.close(handle)
+        os.unlink(temporary)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise DriftgateError(
+            f"Expected a place to write {given} but {folder} does not take files: {reason}; name another place."
+        ) from error

@@ -1,0 +1,249 @@
+"""``driftgate methods`` and ``driftgate memory``: what there is, and what it costs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from driftgate.lab.cli import options
+from driftgate.lab.cli.app import app
+from driftgate.lab.cli.console import kibibytes, make_table, note, output, print_json, progress_bars
+
+if TYPE_CHECKING:
+    from driftgate.lab.bench.footprint import Comparison
+
+
+@app.command(epilog="Example: [bold]driftgate methods --classes 200 --json[/bold]")
+def methods(
+    classes: Annotated[int, typer.Option("--classes", min=1, help="Number of source classes for the bytes.")] = 9,
+    backbone: Annotated[str, typer.Option("--backbone", help="Network for the bytes.")] = "resnet50",
+    as_json: options.AsJson = False,
+) -> None:
+    """List the methods: what they need, what they remember, their presets.
+
+    State is what a method carries across batches beyond the network, for a number of source classes.
+    """
+    rows = _method_rows(classes, backbone)
+    if as_json:
+        print_json({"classes": classes, "backbone": backbone, "methods": rows})
+        return
+    columns = ("method", "source-\nfree", "univer-\nsal", "needs", "state\nKiB", "presets", "what it does")
+    table = make_table(
+        f"State for {classes} source classes and {backbone}",
+        columns,
+        left=("method", "needs", "presets", "what it does"),
+    )
+    for name, width in (("needs", 15), ("presets", 12), ("what it does", 40)):
+        column = table.columns[columns.index(name)]
+        column.no_wrap, column.max_width = False, width
+    for row in rows:
+        table.add_row(
+            row["name"],
+            "yes" if row["source_free"] else "no",
+            "yes" if row["universal"] else "no",
+            ", ".join(row["needs"]) or "-",
+            kibibytes(row["state_bytes"]),
+            ", ".join(row["presets"]) or "-",
+            row["summary"],
+        )
+    output.print(table)
+
+
+def _method_rows(classes: int, backbone: str) -> list[dict[str, Any]]:
+    import torch
+
+    from driftgate.methods import available, create
+    from driftgate.models import SourceModel, SourceStatistics
+
+    model = SourceModel.build(backbone, [f"class {index}" for index in range(classes)], weights="none")
+    # Of the right size, for the methods that keep statistics of the source.
+    size = model.spec.feature_dim
+    model.statistics = SourceStatistics(torch.zeros(classes, size), torch.zeros(size), torch.eye(size))
+    rows = []
+    for name, method in available().items():
+        rows.append(
+            {
+                "name": name,
+                "source_free": method.source_free,
+                "universal": method.universal,
+                "needs": sorted(method.needs),
+                "state_bytes": create(name, model).num_bytes,
+                "presets": list(method.presets),
+                "summary": method.summary,
+            }
+        )
+    return rows
+
+
+@app.command(epilog="Example: [bold]driftgate memory --classes 9,200,345 --plot memory.png[/bold]")
+def memory(
+    *,
+    classes: Annotated[
+        str, typer.Option("--classes", help="Numbers of source classes, separated by commas.")
+    ] = "9,200,345",
+    plot: Annotated[Path | None, typer.Option("--plot", help="Draw the paper's memory figure into this file.")] = None,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Measure the peak memory of real steps of COMET and GMM instead (Linux).")
+    ] = False,
+    backbone: Annotated[str, typer.Option("--backbone", help="Network for --measure.")] = "resnet50",
+    size: Annotated[int, typer.Option("--size", min=8, help="Pixels of an image for --measure.")] = 224,
+    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Images of a step for --measure.")] = 64,
+    as_json: options.AsJson = False,
+) -> None:
+    """Compare what is kept across batches: the mixture, a memory queue, a mean teacher (the paper's supplement).
+
+    Values by the paper's formulas, and the bytes of real objects; beside them the paper's own figures. With --measure
+    the peak memory of whole steps, each method in a process of its own; the ResNet-50 takes up to 13 GB and minutes.
+    """
+    from driftgate.lab.bench.footprint import compare
+    from driftgate.lab.cli.experiment import writable_file
+
+    counts = _counts(classes)
+    if measure:
+        if plot is not None:
+            from driftgate.types import DriftgateError
+
+            raise DriftgateError("Expected either --measure or --plot but got both; run them apart.")
+        _measure_peaks(counts, backbone, size, batch_size, as_json=as_json)
+        return
+    if plot is not None:
+        _check_picture(plot)
+        writable_file(plot)
+    comparisons = [compare(count) for count in counts]
+    if plot is not None:
+        from driftgate.lab.bench.figures import memory_figure
+
+        memory_figure(plot, marked=[comparison.num_classes for comparison in comparisons])
+    if as_json:
+        print_json([comparison.as_dict() for comparison in comparisons])
+    else:
+        for comparison in comparisons:
+            _print_comparison(comparison)
+    if plot is not None:
+        note(f"Drawn to {plot}.")
+
+
+PEAK_STEPS = 1
+"""After one that does not count, in which the optimiser allocates: a step of the paper's network takes a minute."""
+
+
+def _measure_peaks(counts: list[int], backbone: str, size: int, batch_size: int, *, as_json: bool) -> None:
+    from functools import partial
+
+    from driftgate.lab.bench.footprint import PAPER
+    from driftgate.lab.bench.step_cost import Builder, Setting, measure, method_stepper
+    from driftgate.models.backbones import RESNETS
+
+    modes: dict[str, tuple[str, dict[str, Any]]] = {
+        "comet-f": ("comet-f", {}),
+        "gmm": ("gmm", {}),
+        "gmm, memory balanced": ("gmm", {"memory": "balanced"}),
+        "gmm, memory low": ("gmm", {"memory": "low"}),
+    }
+    builders: dict[str, Builder] = {
+        label: partial(method_stepper, name=name, settings=settings) for label, (name, settings) in modes.items()
+    }
+    measured: list[dict[str, Any]] = []
+    for count in counts:
+        setting = Setting(backbone, count, (size, size), batch_size)
+        with progress_bars() as report:
+            costs = measure(builders, setting, steps=PEAK_STEPS, warmup=1, on_step=report)
+        paper = PAPER.get(count) if backbone in RESNETS else None
+        printed = {"comet-f": paper.comet_peak_mb, "gmm": paper.gmm_peak_mb} if paper else {}
+        rows = [
+            {
+                "label": cost.label,
+                "peak_bytes": cost.peak_bytes,
+                "seconds": cost.median_seconds,
+                "ratio": cost.peak_bytes / costs[0].peak_bytes,
+                "paper_mb": printed.get(cost.label),
+            }
+            for cost in costs
+        ]
+        measured.append({"classes": count, "backbone": backbone, "size": size, "batch_size": batch_size, "steps": rows})
+        if not as_json:
+            _print_peaks(measured[-1])
+    if as_json:
+        print_json(measured)
+
+
+def _print_peaks(measured: dict[str, Any]) -> None:
+    title = (
+        f"{measured['classes']} source classes, {measured['backbone']} at {measured['size']} px, "
+        f"{measured['batch_size']} images"
+    )
+    table = make_table(title, ("", "peak MiB", "to COMET", "paper's MB", "paper's ratio", "seconds a step"), left=("",))
+    comet = measured["steps"][0]["paper_mb"]
+    for row in measured["steps"]:
+        paper = row["paper_mb"]
+        table.add_row(
+            row["label"],
+            f"{row['peak_bytes'] / 2**20:,.0f}",
+            f"{row['ratio']:.2f}",
+            "-" if paper is None else f"{paper:,.2f}",
+            "-" if paper is None else f"{paper / comet:.2f}",
+            f"{row['seconds']:.2f}",
+        )
+    output.print(table)
+    output.print("- Peak of the process above the loaded model; the paper's figures are a GPU's.", style="dim")
+
+
+def _check_picture(path: Path) -> None:
+    """Refuse a kind of picture that cannot be drawn before anything is computed."""
+    from matplotlib.figure import Figure
+
+    from driftgate.types import DriftgateError
+
+    # A .pgf needs LaTeX, which matplotlib does not bring.
+    known = sorted(set(Figure().canvas.get_supported_filetypes()) - {"pgf"})
+    if path.suffix.removeprefix(".").lower() not in known:
+        raise DriftgateError(f"Expected a picture that ends in .{', .'.join(known)} but got {path}.")
+
+
+def _counts(text: str) -> list[int]:
+    from driftgate.types import DriftgateError
+
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
+        raise DriftgateError(f"Expected numbers of classes like 9,200,345 but got {text!r}.")
+    return [int(part) for part in parts]
+
+
+def _print_comparison(comparison: Comparison) -> None:
+    paper = comparison.paper
+    columns = ("", "values", "KiB, formula", "KiB, measured", "paper's KB", "GMM is")
+    table = make_table(f"{comparison.num_classes} source classes", columns, left=("",))
+    rows = (
+        ("GMM", comparison.gmm, paper and paper.gmm_kb),
+        ("memory queue", comparison.queue, None),
+        ("mean teacher", comparison.teacher, paper and paper.teacher_kb),
+    )
+    for label, part, printed in rows:
+        ratio = comparison.gmm.measured_bytes / part.measured_bytes
+        table.add_row(
+            label,
+            f"{part.values:,}",
+            kibibytes(part.formula_bytes),
+            kibibytes(part.measured_bytes),
+            "-" if printed is None else f"{printed:,.2f}",
+            "" if part is comparison.gmm else f"{100 * ratio:.2f} %",
+        )
+    output.print(table)
+    lines = [
+        *(f"{label}: measured on {part.how}." for label, part, _ in rows),
+        f"A queue is larger than our mixture from {comparison.break_even:,} samples on, "
+        f"{comparison.queue_bytes_per_sample:,.0f} bytes each.",
+        f"The released code keeps float64 and full matrices: {kibibytes(comparison.released_gmm_bytes)} KiB"
+        f"{'' if paper is None else ', the figure of the paper'}; a queue is larger than that from "
+        f"{comparison.released_break_even:,} samples on.",
+    ]
+    if paper is not None:
+        lines.append(
+            f"The paper says {paper.break_even} samples of {paper.queue_kb_per_sample:.2f} KB; those are the bytes of "
+            "tensors of 64 samples."
+        )
+    for line in lines:
+        output.print(f"- {line}", style="dim", markup=False)
+    output.print()

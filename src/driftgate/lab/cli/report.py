@@ -1,0 +1,45 @@
+"""``driftgate report``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from driftgate.lab.cli import options
+from driftgate.lab.cli.app import app
+from driftgate.lab.cli.console import note, output, print_json
+
+
+@app.command(epilog="Example: [bold]driftgate report runs/digits runs/pacs --out runs/report[/bold]")
+def report(
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="Folders of runs, as bench, ablate and demo leave them.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder for page and tables; DIR/report of the first if not given.")
+    ] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Write a page with tables, charts and statistics of finished runs, and the tables as CSV, Markdown and LaTeX.
+
+    The page is one file that needs no network. It also works while a sweep is still going on: what is missing is left
+    out and said so.
+    """
+    from driftgate.lab.bench.report import write_report
+    from driftgate.lab.cli.experiment import writable_folder
+
+    target = out or folders[0] / "report"
+    # A folder of runs that is not there must be named as such, not created as a place for the report.
+    if folders[0].is_dir() or out is not None:
+        writable_folder(target)
+    written = write_report(folders, target)
+    if as_json:
+        print_json(written.facts)
+    else:
+        for name, facts in written.facts["suites"].items():
+            output.print(name, style="bold", markup=False)
+            for sentence in facts["summary"]:
+                output.print(f"  {sentence}", markup=False, soft_wrap=True)
+    note(f"Page: {written.page}; tables: {', '.join(path.name for path in written.files) or 'none'}.")

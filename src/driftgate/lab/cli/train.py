@@ -1,0 +1,180 @@
+"""``driftgate pretrain`` and ``driftgate import-checkpoint``: where source models come from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from driftgate.lab.cli import options
+from driftgate.lab.cli.app import app
+from driftgate.lab.cli.console import duration, note, output, percent, print_json, progress_bars
+
+
+@app.command(
+    epilog="Example: [bold]driftgate pretrain --data pacs --root data/pacs --source art_painting --shift OPDA "
+    "--backbone lite0 --input-size 112 --out art.safetensors[/bold]"
+)
+def pretrain(
+    *,
+    data: options.Data,
+    source: Annotated[list[str], typer.Option("--source", help="Source domain; repeat it to use several as one.")],
+    out: Annotated[Path, typer.Option("--out", help="File for the trained model (.safetensors).")],
+    root: options.Root = None,
+    shift: options.ShiftName = None,
+    split: options.Split = None,
+    class_order: options.ClassOrder = "shared-first",
+    backbone: Annotated[
+        str, typer.Option("--backbone", help="cnn (small pictures), lite0, resnet50, resnet50-v1, or timm/<any>.")
+    ] = "lite0",
+    input_size: Annotated[
+        int | None, typer.Option("--input-size", min=8, help="Side of the pictures; the backbone's own if not given.")
+    ] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option("--weights", help="File of pretrained weights (.pth, .safetensors), or none for random ones."),
+    ] = None,
+    epochs: Annotated[int | None, typer.Option("--epochs", min=1, help="The data set's own if not given.")] = None,
+    lr: Annotated[float | None, typer.Option("--lr", help="Learning rate; the data set's own if not given.")] = None,
+    backbone_norm: Annotated[
+        str | None,
+        typer.Option(
+            "--backbone-norm",
+            help="Batch norm of the backbone: batch, or running to keep the pretrained statistics (small data sets); "
+            "the data set's own if not given.",
+        ),
+    ] = None,
+    batch_size: Annotated[int, typer.Option("--batch-size", min=2)] = 64,
+    held_out: Annotated[
+        float, typer.Option("--held-out", help="Share of each class kept out of training to measure accuracy on.")
+    ] = 0.0,
+    seed: options.Seed = 0,
+    workers: options.Workers = 1,
+    strict: options.Strict = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Do two steps, tell how long it would take.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a training that was stopped.")] = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Train a source model with the paper's recipe: label smoothing, SGD, a falling learning rate.
+
+    The model file carries input size, normalisation, class names and the statistics that some methods need.
+    """
+    from driftgate.lab.cli.experiment import (
+        open_split,
+        progress_file,
+        resumable,
+        source_class_names,
+        split_names,
+        writable_file,
+    )
+    from driftgate.lab.pretrain import PretrainSettings, estimate
+    from driftgate.lab.pretrain import pretrain as train
+    from driftgate.models import SourceModel
+    from driftgate.models.backbones import check_backbone, check_weights
+
+    check_backbone(backbone)
+    check_weights(backbone, weights)
+    stopped = out.with_name(f"{out.name}.progress.safetensors")
+    if not dry_run:
+        writable_file(out)
+        progress_file(stopped, resume)
+    dataset, classes = open_split(data, root, shift, split, class_order)
+    domains = [dataset.domain(name, seed=seed) for name in split_names(source)]
+    settings = PretrainSettings.for_dataset(
+        data,
+        epochs=epochs,
+        lr=lr,
+        backbone_norm=backbone_norm,
+        batch_size=batch_size,
+        held_out=held_out,
+        seed=seed,
+    )
+    size = None if input_size is None else (input_size, input_size)
+    names = source_class_names(dataset, classes)
+    model = SourceModel.build(backbone, names, seed=seed, input_size=size, weights=weights)
+    described: dict[str, Any] = {
+        "data": data,
+        "source": [domain.name for domain in domains],
+        "shift": classes.shift.value,
+        "split": str(classes),
+        "class_order": classes.order,
+        "backbone": backbone,
+        "settings": settings.model_dump(mode="json"),
+    }
+    if dry_run:
+        seconds = estimate(model, domains, classes, settings, workers=workers, strict=strict)
+        if as_json:
+            print_json({**described, "estimated_seconds": seconds})
+        else:
+            output.print(f"Training would take about {duration(seconds)}; nothing was written.")
+        return
+    with resumable(stopped):
+        with progress_bars() as report:
+            result = train(
+                model,
+                domains,
+                classes,
+                settings,
+                workers=workers,
+                strict=strict,
+                on_step=lambda step: report("source training", step.step, step.steps),
+                checkpoint=stopped,
+            )
+        model.save(out)
+    if as_json:
+        print_json({**described, "out": str(out), **result.as_dict()})
+        return
+    held = "" if result.held_out_accuracy is None else f", {percent(result.held_out_accuracy)} % on what was held out"
+    output.print(
+        f"{len(names)} classes of {', '.join(described['source'])}: accuracy {percent(result.accuracy)} % in the last "
+        f"epoch{held}; {result.samples:,} images, {result.steps:,} steps, {duration(result.seconds)}.",
+        markup=False,
+    )
+    if result.skipped:
+        note(f"{len(result.skipped)} images could not be read, the first is {result.skipped[0]}.")
+    output.print(f"Written to {out}.", markup=False, soft_wrap=True)
+
+
+@app.command(
+    "import-checkpoint",
+    epilog="Example: [bold]driftgate import-checkpoint source_ckpt.pt --out source.safetensors --data visda "
+    "--root data/visda --shift OPDA[/bold]",
+)
+def import_checkpoint(
+    *,
+    checkpoint: Annotated[Path, typer.Argument(help="source_ckpt.pt as the released code of GMM and COMET writes it.")],
+    out: Annotated[Path, typer.Option("--out", help="File for the model (.safetensors).")],
+    class_names: Annotated[
+        str | None, typer.Option("--class-names", help="Names of the source classes, separated by commas.")
+    ] = None,
+    data: Annotated[str | None, typer.Option("--data", help="Take the class names from this data set.")] = None,
+    root: options.Root = None,
+    shift: options.ShiftName = None,
+    split: options.Split = None,
+    class_order: options.ClassOrder = "shared-first",
+    as_json: options.AsJson = False,
+) -> None:
+    """Turn a source model of the paper's authors into one of ours; nothing in the file is executed.
+
+    The file holds no class names; without --class-names or --data they are called class 0, class 1 and so on, and
+    adapt will refuse data sets that call them otherwise.
+    """
+    from driftgate.lab.cli.experiment import open_split, source_class_names, writable_file
+    from driftgate.models.import_checkpoint import import_checkpoint as read
+    from driftgate.types import DriftgateError
+
+    if class_names is not None and data is not None:
+        raise DriftgateError("Expected --class-names or --data but got both; give one of them.")
+    writable_file(out)
+    names = None if class_names is None else tuple(name.strip() for name in class_names.split(","))
+    if data is not None:
+        names = source_class_names(*open_split(data, root, shift, split, class_order))
+    model = read(checkpoint, names)
+    model.save(out)
+    if as_json:
+        print_json({"out": str(out), "model": model.spec.model_dump(mode="json")})
+    else:
+        output.print(
+            f"{model.num_classes} classes, {model.spec.backbone}. Written to {out}.", markup=False, soft_wrap=True
+        )

@@ -1,0 +1,236 @@
+"""What is there: a report on a data set's domains, classes, images, and the splits it would be used with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import BaseModel
+
+from driftgate.lab.data.datasets import DataSet, FileData, open_dataset
+from driftgate.lab.data.domains import Domain, FileDomain
+from driftgate.lab.data.loading import BrokenImage, check_header, decode, load_ahead
+from driftgate.shifts import ClassOrder, ClassSplit, Shift
+from driftgate.types import DriftgateError
+
+
+class DomainReport(BaseModel):
+    """One domain: where it was found, how many images, how many of each class, which files cannot be read."""
+
+    name: str
+    origin: str
+    images: int
+    per_class: dict[str, int]
+    unreadable: list[str]
+
+
+class SplitReport(BaseModel):
+    """One shift: its split, and how many images each domain would give as the source and as a target."""
+
+    shift: str
+    split: str
+    order: str
+    source_images: dict[str, int]
+    target_images: dict[str, int]
+    problem: str | None = None
+
+
+class DataReport(BaseModel):
+    """All that ``driftgate data check`` says."""
+
+    name: str
+    root: str | None
+    classes: list[str]
+    expected_classes: int | None
+    domains: list[DomainReport]
+    splits: list[SplitReport]
+    missing: list[str]
+    verified: bool
+
+    @property
+    def ok(self) -> bool:
+        """Nothing missing, nothing unreadable, every split fits."""
+        broken = any(domain.unreadable for domain in self.domains)
+        return not self.missing and not broken and not any(split.problem for split in self.splits)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**self.model_dump(mode="json"), "ok": self.ok}
+
+    def lines(self) -> list[str]:
+        """The report as plain lines of text."""
+        return [
+            f"{self.name}{f' in {self.root}' if self.root else ''}: {len(self.classes)} classes",
+            *_table(self._domain_rows()),
+            "",
+            *_table(self._class_rows()),
+            "",
+            *(_table(self._split_rows()) if self.splits else ["no split built in: give one like --split 10/5/50"]),
+            *(f"{split.shift}: {split.problem}" for split in self.splits if split.problem),
+            *(f"unreadable: {path}" for domain in self.domains for path in domain.unreadable),
+            *(f"missing: {text}" for text in self.missing),
+        ]
+
+    def _domain_rows(self) -> list[list[str]]:
+        rows = [["domain", "images", "unreadable", "where"]]
+        for domain in self.domains:
+            rows.append([domain.name, f"{domain.images:,}", str(len(domain.unreadable)), domain.origin])
+        return rows
+
+    def _class_rows(self) -> list[list[str]]:
+        rows = [["", "class", *(domain.name for domain in self.domains)]]
+        for index, name in enumerate(self.classes):
+            rows.append([str(index), name, *(f"{domain.per_class[name]:,}" for domain in self.domains)])
+        return rows
+
+    def _split_rows(self) -> list[list[str]]:
+        rows = [["shift", "split", "order", "images as source / as target"]]
+        for split in self.splits:
+            sizes = "  ".join(
+                f"{name} {split.source_images[name]:,} / {size:,}" for name, size in split.target_images.items()
+            )
+            rows.append([split.shift, split.split, split.order, sizes])
+        return rows
+
+
+def check_dataset(
+    name: str,
+    root: Path | str | None = None,
+    order: ClassOrder = "shared-first",
+    *,
+    custom: str | None = None,
+    verify: bool = False,
+    workers: int = 2,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> DataReport:
+    """Look at a data set and tell what is there.
+
+    Args:
+        name: name of the data set.
+        root: its folder.
+        order: class order of the splits.
+        custom: a split like ``10/5/50`` to look at instead of the built-in ones.
+        verify: decode every file instead of looking at its header only.
+        workers: threads that read.
+        progress: called with domain, files done and files in all.
+    """
+    data = open_dataset(name, root)
+    domains, absent = _open_domains(data)
+    counts = {domain: _per_class(samples, len(data.class_names)) for domain, samples in domains.items()}
+    reports = [
+        DomainReport(
+            name=domain,
+            origin=data.origin(domain),
+            images=len(samples),
+            per_class=dict(zip(data.class_names, counts[domain], strict=True)),
+            unreadable=unreadable_files(samples, verify=verify, workers=workers, progress=progress),
+        )
+        for domain, samples in domains.items()
+    ]
+    return DataReport(
+        name=name,
+        root=str(data.root) if isinstance(data, FileData) else None,
+        classes=list(data.class_names),
+        expected_classes=data.expected_classes,
+        domains=reports,
+        splits=_splits(data, counts, order, custom),
+        missing=absent + _missing(data, counts),
+        verified=verify,
+    )
+
+
+def _open_domains(data: DataSet) -> tuple[dict[str, Domain], list[str]]:
+    """The domains that can be opened, and why the others cannot."""
+    domains, problems = {}, []
+    for name in data.domains:
+        try:
+            domains[name] = data.domain(name)
+        except DriftgateError as error:
+            problems.append(f"domain {name}: {error}")
+    return domains, problems
+
+
+def unreadable_files(
+    domain: Domain,
+    *,
+    verify: bool = False,
+    workers: int = 2,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> list[str]:
+    """Files of a domain that cannot be read: by their headers, or with ``verify`` by decoding all of them."""
+    if not isinstance(domain, FileDomain):
+        return []
+
+    def problem(index: int) -> str | None:
+        path = domain.path(index)
+        try:
+            decode(path) if verify else check_header(path)
+        except BrokenImage as error:
+            return f"{error.path} ({error.reason})"
+        return None
+
+    found = []
+    # Headers are read by the interpreter, where threads only get in each other's way.
+    for done, text in enumerate(load_ahead(problem, range(len(domain)), workers=workers if verify else 0), start=1):
+        if text is not None:
+            found.append(text)
+        if progress is not None:
+            progress(domain.name, done, len(domain))
+    return found
+
+
+def _per_class(domain: Domain, num_classes: int) -> list[int]:
+    return [int(count) for count in torch.bincount(domain.classes, minlength=num_classes)]
+
+
+def _splits(data: DataSet, counts: dict[str, list[int]], order: ClassOrder, custom: str | None) -> list[SplitReport]:
+    texts = [custom] if custom is not None else [data.splits[shift] for shift in Shift if shift in data.splits]
+    reports = []
+    for text in texts:
+        split = ClassSplit.parse(text, order)
+        problem = None
+        try:
+            data.split(None, order, text)
+        except DriftgateError as error:
+            problem = str(error)
+        reports.append(
+            SplitReport(
+                shift=split.shift.value,
+                split=text,
+                order=order,
+                source_images={name: _count(sizes, split.source_classes) for name, sizes in counts.items()},
+                target_images={name: _count(sizes, split.target_classes) for name, sizes in counts.items()},
+                problem=problem,
+            )
+        )
+    return reports
+
+
+def _count(sizes: Sequence[int], classes: Sequence[int]) -> int:
+    return sum(sizes[index] for index in classes if index < len(sizes))
+
+
+def _missing(data: DataSet, counts: dict[str, list[int]]) -> list[str]:
+    missing = [
+        f"domain {name}: {data.where_to_put(name)}" for name in data.expected_domains if name not in data.domains
+    ]
+    if data.expected_classes is not None and len(data.class_names) < data.expected_classes:
+        missing.append(
+            f"{data.expected_classes - len(data.class_names)} of {data.expected_classes} classes in all domains; "
+            "look for class folders that were not unpacked."
+        )
+    for domain, sizes in counts.items():
+        empty = [name for name, size in zip(data.class_names, sizes, strict=True) if size == 0]
+        if empty:
+            names = f"{', '.join(empty[:5])}{' ...' if len(empty) > 5 else ''}"
+            missing.append(
+                f"{len(empty)} of {len(sizes)} classes in {domain} ({names}), looked for in {data.origin(domain)}."
+            )
+    return missing
+
+
+def _table(rows: list[list[str]]) -> list[str]:
+    """Rows of text with aligned columns."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

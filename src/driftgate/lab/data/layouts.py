@@ -1,0 +1,174 @@
+"""How the paper's data sets lie on the disk: names of folders, spellings of domains, places of list files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from driftgate.lab.data.domains import class_folders, image_paths, visible_folders
+from driftgate.shifts import Shift
+from driftgate.types import DriftgateError
+
+FOLDER_LISTS = ("image_unida_list.txt",)
+"""List file inside a domain's folder (GLC, LEAD)."""
+
+LIST_ENDING = "_list.txt"
+"""Ending of a list file beside the domains' folders (SHOT: ``Art_list.txt``, AdaContrast: ``train_list.txt``)."""
+
+COMMON_FOLDERS = frozenset({"kfold", "images", "data"})
+"""Names of folders that archives put around the domains."""
+
+
+def plain(name: str) -> str:
+    """A name without what spellings differ in: case, blanks, underscores, hyphens."""
+    return "".join(letter for letter in name.lower() if letter.isalnum())
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What is known of a data set before looking: its domains, number of classes, and the paper's splits.
+
+    Attributes:
+        domains: names of the domains.
+        num_classes: number of classes.
+        splits: shared/source-private/target-private classes of each shift.
+        folders: plain names of the folder the data set is usually unpacked to.
+        aliases: plain spellings of domains that differ in more than case and hyphens.
+    """
+
+    domains: tuple[str, ...]
+    num_classes: int
+    splits: dict[Shift, str]
+    folders: frozenset[str]
+    aliases: dict[str, str] = field(default_factory=dict)
+
+    def canonical(self, spelling: str) -> str | None:
+        """The domain that is meant, if any."""
+        names = {plain(name): name for name in self.domains} | self.aliases
+        return names.get(plain(spelling))
+
+
+def _splits(pda: str, oda: str, opda: str) -> dict[Shift, str]:
+    return {Shift.PDA: pda, Shift.ODA: oda, Shift.OPDA: opda}
+
+
+RECIPES = {
+    "domainnet": Recipe(
+        ("clipart", "painting", "real", "sketch"),
+        345,
+        _splits("200/145/0", "200/0/145", "150/50/145"),
+        frozenset({"domainnet"}),
+    ),
+    "visda": Recipe(
+        ("train", "validation"),
+        12,
+        _splits("6/6/0", "6/0/6", "6/3/3"),
+        frozenset({"visda", "visdac", "visda2017"}),
+        {"val": "validation"},
+    ),
+    "office-home": Recipe(
+        ("art", "clipart", "product", "real_world"),
+        65,
+        _splits("25/40/0", "25/0/40", "10/5/50"),
+        frozenset({"officehome", "officehomedataset", "officehomedataset10072016"}),
+        {"real": "real_world"},
+    ),
+    "pacs": Recipe(
+        ("art_painting", "cartoon", "photo", "sketch"),
+        7,
+        _splits("4/3/0", "4/0/3", "3/2/2"),
+        frozenset({"pacs", "pacs128"}),
+        {"art": "art_painting"},
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a domain lies: a folder of class folders, or a list file and the folders its paths may start from."""
+
+    name: str
+    folder: Path | None
+    list_file: Path | None
+    bases: tuple[Path, ...]
+
+
+def find_places(name: str, root: Path, recipe: Recipe | None) -> tuple[Path, dict[str, Place]]:
+    """The folder that holds the domains (``root``, or one of the usual folders inside it), and each domain's place."""
+    if not root.is_dir():
+        found = "is a file" if root.exists() else "does not exist"
+        raise DriftgateError(f"Expected the folder of {name} but {root} {found}; give its path with --root.")
+    candidates = [root] if recipe is None else _candidates(root, recipe)
+    for base in candidates:
+        places = _places(base, recipe)
+        if places:
+            wanted = recipe.domains if recipe else sorted(places)
+            return base, {domain: places[domain] for domain in wanted if domain in places}
+    raise DriftgateError(_nothing_found(name, root, recipe))
+
+
+def where_to_put(root: Path, domain: str) -> str:
+    """One sentence: the places a missing domain is looked for."""
+    return (
+        f"put its images into {root / domain}/<class>/, or a list of 'path label' lines into "
+        f"{root / domain / FOLDER_LISTS[0]} or {root / (domain + LIST_ENDING)}."
+    )
+
+
+def _candidates(root: Path, recipe: Recipe) -> list[Path]:
+    """``root`` and the usual folders up to two levels below it."""
+    known = recipe.folders | COMMON_FOLDERS
+    inner = [root / name for name in visible_folders(root) if plain(name) in known]
+    innermost = [folder / name for folder in inner for name in visible_folders(folder) if plain(name) in known]
+    return [root, *inner, *innermost]
+
+
+def _places(base: Path, recipe: Recipe | None) -> dict[str, Place]:
+    folders, lists = _named(visible_folders(base), recipe, base), _named(_lists_in(base), recipe, base)
+    places = {}
+    for domain in {**folders, **lists}:
+        folder = base / folders[domain] if domain in folders else None
+        inside = [folder / name for name in FOLDER_LISTS if (folder / name).is_file()] if folder else []
+        if folder is not None and inside:
+            places[domain] = Place(domain, folder, inside[0], (folder, base))
+        elif domain in lists:
+            bases = (base, *([folder] if folder else []), base.parent)
+            places[domain] = Place(domain, folder, base / (lists[domain] + LIST_ENDING), bases)
+        elif folder is not None and class_folders(folder):
+            places[domain] = Place(domain, folder, None, ())
+    return places
+
+
+def _lists_in(base: Path) -> list[str]:
+    return sorted(path.name.removesuffix(LIST_ENDING) for path in base.glob(f"*{LIST_ENDING}") if path.is_file())
+
+
+def _named(found: list[str], recipe: Recipe | None, base: Path) -> dict[str, str]:
+    """Domain -> name on the disk; without a recipe every name is a domain."""
+    named: dict[str, str] = {}
+    for name in found:
+        domain = recipe.canonical(name) if recipe else name
+        if domain is None:
+            continue
+        if domain in named:
+            raise DriftgateError(
+                f"Expected one {domain} under {base} but found {named[domain]} and {name}; remove or rename one."
+            )
+        named[domain] = name
+    return named
+
+
+def _nothing_found(name: str, root: Path, recipe: Recipe | None) -> str:
+    inside = visible_folders(root)
+    here = f"{', '.join(inside[:8])}{' ...' if len(inside) > 8 else ''}" if inside else "no folders"
+    if recipe is not None:
+        return (
+            f"Expected the domains of {name} ({', '.join(recipe.domains)}) in {root} but found {here}; --root is "
+            "the folder that holds <domain>/<class>/<image>."
+        )
+    if any(next(image_paths(root / folder), None) is not None for folder in inside):
+        return (
+            f"Expected <domain>/<class>/<image> in {root} but found images directly in {here}; "
+            "put a folder of the domain's name around the class folders."
+        )
+    return f"Expected <domain>/<class>/<image> in {root} but found {here} and no images."

@@ -1,0 +1,267 @@
+"""Streams: a seeded order over samples, cut into batches that are seen once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import closing
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from driftgate.lab.data.domains import Domain
+from driftgate.lab.data.loading import BrokenImage, Transform, load_ahead, to_floats
+from driftgate.rng import seeded
+from driftgate.shifts import ClassSplit
+from driftgate.types import Batch, DriftgateError, Stream
+
+Order = Literal["shuffled", "dirichlet"]
+Arrangement = Literal["mixed", "continual"]
+
+logger = logging.getLogger(__name__)
+
+
+class TensorStream(Stream):
+    """A stream over images held in memory: ``images`` (N, 3, H, W) uint8, ``labels`` (N,)."""
+
+    def __init__(
+        self, images: Tensor, labels: Tensor, *, batch_size: int = 64, seed: int = 0, drop_last: bool = False
+    ) -> None:
+        self.images, self.labels, self.batch_size, self.drop_last = images, labels, batch_size, drop_last
+        self.order = torch.randperm(len(labels), generator=seeded(seed))
+
+    def __len__(self) -> int:
+        full, rest = divmod(len(self.order), self.batch_size)
+        return full if self.drop_last or rest == 0 else full + 1
+
+    def batches(self, start: int = 0) -> Iterator[Batch]:
+        for index in range(start, len(self)):
+            chosen = self.order[index * self.batch_size : (index + 1) * self.batch_size]
+            yield Batch(self.images[chosen].float() / 255.0, self.labels[chosen])
+
+
+class DomainStream(Stream):
+    """A stream over the target classes of one or several domains, decoded while the network works.
+
+    Batches are cut by position in the order before anything is read: a broken image makes its batch smaller and moves
+    no other sample. A batch without a single readable image is left out. ``start`` of ``batches`` counts the batches
+    that were given out, so a run resumed at k sees what the uninterrupted one saw from k on. ``len`` counts positions:
+    it is the number of batches as long as no whole batch is broken.
+
+    Args:
+        domains: where the samples come from.
+        split: says which classes the target shows and which of them are known.
+        input_size: height and width of an image, as the model expects it.
+        batch_size: samples in a batch.
+        seed: fixes the order.
+        drop_last: leave out an incomplete last batch (of each domain, if they come one after another).
+        order: ``shuffled``, or ``dirichlet`` for an order in which the same classes come together.
+        concentration: of the Dirichlet distribution; small = each class in one stretch, large = shuffled.
+        arrangement: ``mixed`` for all domains in one, ``continual`` for one after another (no batch holds two).
+        strict: fail at a broken image instead of skipping it.
+        workers: threads that decode; 0 decodes in the caller's thread.
+        limit: use at most so many samples, the first of the order; continual domains get equal shares of it.
+    """
+
+    def __init__(
+        self,
+        domains: Sequence[Domain],
+        split: ClassSplit,
+        *,
+        input_size: tuple[int, int],
+        batch_size: int = 64,
+        seed: int = 0,
+        drop_last: bool = False,
+        order: Order = "shuffled",
+        concentration: float = 0.1,
+        arrangement: Arrangement = "mixed",
+        strict: bool = False,
+        workers: int = 1,
+        limit: int | None = None,
+    ) -> None:
+        if not domains:
+            raise DriftgateError("Expected at least one domain but got none.")
+        _check_choice("order", order, get_args(Order))
+        _check_choice("arrangement", arrangement, get_args(Arrangement))
+        if batch_size < 1 or (limit is not None and limit < 1) or not concentration > 0:
+            raise DriftgateError(
+                f"Expected a positive batch size, limit and concentration but got {batch_size}, {limit} and "
+                f"{concentration}."
+            )
+        self.domains, self.split, self.arrangement = tuple(domains), split, arrangement
+        self.batch_size, self.drop_last, self.strict, self.workers = batch_size, drop_last, strict, workers
+        self.transform = Transform(input_size)
+        self.samples = Samples(domains, split.target_classes)
+        segments = self.samples.per_domain() if arrangement == "continual" else [self.samples.chosen]
+        self.segments = order_segments(
+            segments, self.samples.classes, order=order, concentration=concentration, seed=seed, limit=limit
+        )
+        self._counts = [_num_batches(len(segment), batch_size, drop_last) for segment in self.segments]
+        self._skipped: dict[str, None] = {}
+
+    def __len__(self) -> int:
+        return sum(self._counts)
+
+    @property
+    def num_samples(self) -> int:
+        """Samples the stream would show if all can be read."""
+        sizes = zip(self.segments, self._counts, strict=True)
+        return sum(min(len(segment), count * self.batch_size) for segment, count in sizes)
+
+    @property
+    def skipped(self) -> list[str]:
+        """The broken images left out of the batches given out so far."""
+        return list(self._skipped)
+
+    def restore_skipped(self, names: Iterable[str]) -> None:
+        self._skipped = dict.fromkeys(names)
+
+    def positions(self, position: int) -> Tensor:
+        """The samples of the batch at ``position`` of the order."""
+        for segment, count in zip(self.segments, self._counts, strict=True):
+            if position < count:
+                return segment[position * self.batch_size : (position + 1) * self.batch_size]
+            position -= count
+        raise IndexError(position)
+
+    def batches(self, start: int = 0) -> Generator[Batch, None, None]:
+        given = start
+        places = range(self._position_of(start), len(self))
+        with closing(load_ahead(self._load, places, workers=self.workers)) as loaded:
+            for batch, broken in loaded:
+                self._skip(broken)
+                if batch is not None:
+                    given += 1
+                    yield batch
+        if given == 0 and len(self) == 0:
+            raise DriftgateError(
+                f"Expected a full batch of {self.batch_size} images but the stream has only "
+                f"{', '.join(str(len(segment)) for segment in self.segments)} and drop_last leaves out the incomplete "
+                "one, so no batch is left; keep it (no --drop-last), or take a smaller batch size or a larger limit."
+            )
+        if given == 0:
+            raise DriftgateError(
+                f"Expected readable images but none of the {self.num_samples} can be read; the first is "
+                f"{next(iter(self._skipped), 'missing')}."
+            )
+
+    def _position_of(self, start: int) -> int:
+        """Position of the batch with ``start`` batches given out before it: one readable image each is enough."""
+        position = given = 0
+        while given < start and position < len(self):
+            given += any(self.samples.readable(int(index), self.transform) for index in self.positions(position))
+            position += 1
+        return position
+
+    def _load(self, position: int) -> tuple[Batch | None, list[BrokenImage]]:
+        indices = self.positions(position).tolist()
+        images, kept, broken = load_samples(self.samples, indices, [self.transform] * len(indices))
+        if not kept:
+            return None, broken
+        return Batch(to_floats(images), self.split.target_labels(self.samples.classes[kept])), broken
+
+    def _skip(self, broken: list[BrokenImage]) -> None:
+        if broken and self.strict:
+            raise broken[0]
+        for error in broken:
+            logger.warning("skipped: %s", error)
+            self._skipped[error.path] = None
+
+
+class Samples:
+    """The samples of some classes in several domains, numbered through: domain after domain in data set order."""
+
+    def __init__(self, domains: Sequence[Domain], class_indices: Iterable[int]) -> None:
+        self.domains = tuple(domains)
+        self.starts = np.cumsum([0, *(len(domain) for domain in domains)])
+        self.classes = domains[0].classes if len(domains) == 1 else torch.cat([domain.classes for domain in domains])
+        wanted = torch.tensor(sorted(class_indices))
+        self.chosen = torch.isin(self.classes, wanted).nonzero().flatten()
+        if len(self.chosen) == 0:
+            names = ", ".join(domain.name for domain in domains)
+            raise DriftgateError(
+                f"Expected images of the classes {wanted[0]} to {wanted[-1]} in {names} but there are none; "
+                "check the split and the folders with 'driftgate data check'."
+            )
+
+    def per_domain(self) -> list[Tensor]:
+        """The chosen samples of each domain that has any."""
+        owner = torch.from_numpy(np.searchsorted(self.starts, self.chosen.numpy(), side="right") - 1)
+        parts = [self.chosen[owner == number] for number in range(len(self.domains))]
+        return [part for part in parts if len(part)]
+
+    def load(self, index: int, transform: Transform) -> Tensor:
+        number = int(np.searchsorted(self.starts, index, side="right")) - 1
+        return self.domains[number].load(index - int(self.starts[number]), transform)
+
+    def readable(self, index: int, transform: Transform) -> bool:
+        try:
+            self.load(index, transform)
+        except BrokenImage:
+            return False
+        return True
+
+
+def load_samples(
+    samples: Samples, indices: list[int], transforms: list[Transform]
+) -> tuple[list[Tensor], list[int], list[BrokenImage]]:
+    """Readable images, their indices, and the errors of the others."""
+    images, kept, broken = [], [], []
+    for index, transform in zip(indices, transforms, strict=True):
+        try:
+            images.append(samples.load(index, transform))
+            kept.append(index)
+        except BrokenImage as error:
+            broken.append(error)
+    return images, kept, broken
+
+
+def order_segments(
+    segments: list[Tensor], classes: Tensor, *, order: Order, concentration: float, seed: int, limit: int | None
+) -> list[Tensor]:
+    """Each segment in its order; ``limit`` samples in all, in equal shares as far as the segments have them."""
+    generator, random = seeded(seed), np.random.default_rng(seed % 2**63)
+    left = sum(map(len, segments)) if limit is None else limit
+    ordered = []
+    for number, segment in enumerate(segments):
+        if order == "dirichlet":
+            chosen = segment[dirichlet_order(classes[segment], concentration, random)]
+        else:
+            chosen = segment[torch.randperm(len(segment), generator=generator)]
+        share = left if limit is None else -(-left // (len(segments) - number))
+        ordered.append(chosen[:share].clone())
+        left -= len(ordered[-1])
+    return ordered
+
+
+def dirichlet_order(classes: Tensor, concentration: float, random: np.random.Generator) -> Tensor:
+    """A label-correlated order of n samples with ``classes`` (n,).
+
+    The stream is cut into as many stretches as there are classes; each class spreads its samples over them with
+    proportions drawn from Dirichlet(concentration, ..., concentration); a stretch is shuffled. (NOTE and LAME order
+    their streams in this way.)
+    """
+    labels = classes.numpy()
+    present = np.unique(labels)
+    stretches: list[list[np.ndarray[tuple[int, ...], np.dtype[np.int64]]]] = [[] for _ in present]
+    for label in present:
+        members = random.permutation(np.flatnonzero(labels == label))
+        shares = random.dirichlet(np.full(len(present), concentration))
+        # Far below 1 the proportions can underflow to nothing: then the class takes one stretch.
+        if not np.isfinite(shares).all() or shares.sum() == 0:
+            shares = np.eye(len(present))[random.integers(len(present))]
+        cuts = np.rint(np.cumsum(shares)[:-1] * len(members)).astype(np.int64)
+        for stretch, part in zip(stretches, np.split(members, cuts), strict=True):
+            stretch.append(part)
+    return torch.from_numpy(np.concatenate([random.permutation(np.concatenate(stretch)) for stretch in stretches]))
+
+
+def _num_batches(samples: int, batch_size: int, drop_last: bool) -> int:
+    return samples // batch_size if drop_last else -(-samples // batch_size)
+
+
+def _check_choice(what: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise DriftgateError(f"Expected an {what} out of {', '.join(choices)} but got {value!r}.")

@@ -1,0 +1,76 @@
+"""Other views of a batch, in pixel space, drawn for each sample apart: the CoTTA set, and the strong MoCo-v2 set."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from driftgate.rng import private_rng
+
+
+class Augmentation:
+    """Colour jitter and gamma, small affine move, slight blur, flip, slight noise; images in [0, 1] in and out.
+
+    The paper names no augmentation; its code uses this set, but on normalised tensors (so that clipping destroys most
+    values) and with one draw for the whole batch. Here every image draws its own. The set pads a picture to twice its
+    size before it moves it by up to a sixteenth of that, so the move is up to an eighth of the picture.
+    """
+
+    def __init__(self, *, flip: bool = True) -> None:
+        import kornia.augmentation as K  # here, because most of the library works without it
+
+        layers: list[nn.Module] = [
+            K.ColorJitter(brightness=(0.6, 1.4), contrast=(0.7, 1.3), saturation=(0.5, 1.5), hue=(-0.06, 0.06), p=1.0),
+            K.RandomGamma(gamma=(0.7, 1.3), p=1.0),
+            K.RandomAffine(degrees=15, translate=(1 / 8, 1 / 8), scale=(0.9, 1.1), padding_mode="border", p=1.0),
+            K.RandomGaussianBlur(kernel_size=5, sigma=(0.001, 0.5), p=1.0),
+        ]
+        if flip:
+            layers.append(K.RandomHorizontalFlip(p=0.5))
+        self.layers = layers
+        self.noise = 0.005
+
+    @torch.no_grad()
+    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """(N, 3, H, W) in [0, 1] -> the same; draws from ``generator`` only."""
+        with private_rng(generator):
+            views = _chain(self.layers, images)
+            return torch.randn_like(views).mul_(self.noise).add_(views).clamp_(0.0, 1.0)
+
+
+class StrongAugmentation:
+    """The MoCo-v2 set: resized crop of 20-100 % of the area, colour jitter (p 0.8), grey (0.2), blur (0.5), flip.
+
+    Images in [0, 1] in and out. MoCo-v2 blurs pictures of 224 pixels by 0.1 to 2 pixels; here the blur is as strong
+    relative to the picture, whatever its size.
+    """
+
+    def __init__(self, size: tuple[int, int], *, flip: bool = True) -> None:
+        import kornia.augmentation as K
+
+        widest = 2.0 * min(size) / 224
+        layers: list[nn.Module] = [
+            K.RandomResizedCrop(size, scale=(0.2, 1.0), p=1.0),
+            K.ColorJitter(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1, p=0.8),
+            K.RandomGrayscale(p=0.2),
+            K.RandomGaussianBlur(kernel_size=2 * math.ceil(2.5 * widest) + 1, sigma=(0.05 * widest, widest), p=0.5),
+        ]
+        if flip:
+            layers.append(K.RandomHorizontalFlip(p=0.5))
+        self.layers = layers
+
+    @torch.no_grad()
+    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """(N, 3, H, W) in [0, 1] -> the same; draws from ``generator`` only."""
+        with private_rng(generator):
+            return _chain(self.layers, images).clamp_(0.0, 1.0)
+
+
+def _chain(layers: Sequence[nn.Module], images: Tensor) -> Tensor:
+    views = images.clamp(0.0, 1.0)
+    for layer in layers:
+        views = layer(views)
+    return views
