@@ -12,12 +12,12 @@ from torch import Tensor
 
 import driftgate
 from driftgate import UNKNOWN
-from driftgate.views.images import Augmentation
 from driftgate.losses import contrastive_loss, kl_loss
 from driftgate.memory import StreamingGMM
 from driftgate.methods.gmm import GMM
 from driftgate.novelty.gate import FrozenGate, predict_label, pseudo_label
 from driftgate.novelty.scores import entropy, posterior
+from driftgate.views.images import Augmentation
 
 RELEASED, STREAMS, EQUATIONS = "gmm-released", "gmm-released-streams", "gmm-paper-equations"
 
