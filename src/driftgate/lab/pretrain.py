@@ -157,6 +157,7 @@ def pretrain(
             stopped. It stays after the end: the caller removes it once the model is saved.
         checkpoint_every: seconds between two checkpoints; 0 for one after each step.
     """
+    model.spec = model.spec.model_copy(update={"backbone_norm": settings.backbone_norm})
     samples = _samples(model, domain, split, settings, workers=workers, strict=strict)
     training = Training(model, settings, settings.epochs * samples.steps_per_epoch)
     fingerprint = _fingerprint(model, samples, split, settings)

@@ -3,25 +3,40 @@
 One step: forward, update the mixture with the predictions (Eqs. 1-3), score each sample by the entropy of its
 likelihoods (Eq. 4), pseudo-label through the gate, predict, then learn from the batch and one augmented view of it by
 the contrastive (Eq. 5) and the KL divergence loss (Eq. 6).
+
+The default keeps the network from harm where the paper trusts the stream: only the norm layers of a pretrained network
+learn; batch norm uses the statistics it was trained with; a class label needs the consent of the classifier as it was
+trained; a batch unlike all before it is predicted but teaches nothing; and a few samples wait until they are enough.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from driftgate.checkpoint import under_prefix, with_prefix
 from driftgate.losses import KLForm, MeanTerm, Reduction, contrastive_loss, kl_loss
-from driftgate.memory import StreamingGMM
+from driftgate.memory import MixtureEvaluation, StreamingGMM
 from driftgate.memory.gmm import FloorRule
 from driftgate.methods.base import MethodSettings, register
 from driftgate.methods.gradient import GradientMethod, GradientSettings
+from driftgate.methods.source_only import entropy_prediction
+from driftgate.models.normalization import (
+    batch_mean_shift,
+    buffer_values,
+    last_statistics,
+    restore_buffers,
+    statistics_agreement,
+)
 from driftgate.models.passes import Passes
 from driftgate.models.source_model import ModelOutput, SourceModel
+from driftgate.novelty.calm import CalmPast
 from driftgate.novelty.gate import (
     Gate,
     GateKind,
@@ -33,8 +48,15 @@ from driftgate.novelty.gate import (
     spare_certain,
 )
 from driftgate.novelty.scores import SCORES_FROM_ZERO, ScoreInputs, get_score
-from driftgate.types import DriftgateError, Prediction
+from driftgate.novelty.share import ShareGate, UnknownShare, share_bounds
+from driftgate.types import UNLABELED, DriftgateError, Prediction, Thresholds
 from driftgate.views.images import Augmentation
+
+SAME_ANSWERS = 0.5
+"""Share of the first batch whose class must stay the same by the batch's own statistics for these to be used."""
+
+SOURCE_THRESHOLD = 0.5
+"""Of the prediction's entropy, for samples that come before anything was learned; as source-only has it."""
 
 
 class GMMSettings(GradientSettings):
@@ -48,8 +70,13 @@ class GMMSettings(GradientSettings):
         class_prior: how much the weights of the classes count beside the likelihoods: 0 not at all (the paper), 1 as
             in Bayes' rule. Without, a class that never appears gets its mean and covariance from the tails of the
             predictions, lies over a class that does, and makes its samples look unknown.
+        likelihood_temperature: the logarithms of the likelihoods are divided by it; 1 in the paper. Gaussians of many
+            dimensions are too sure of themselves, and the entropies of 64 of them lie near zero whatever the sample.
         novelty: name of the novelty score.
         gate: ``frozen`` (the paper's), ``tracking`` or ``mixture``; see ``driftgate.novelty.gate``.
+        unknown_share: ``auto``; the share of the stream that is unknown, where it is known (0: nothing is rejected and
+            nobody is taught to be unknown); or bounds (low, high) of it. Anything but ``auto`` takes the place of the
+            gate; see ``driftgate.novelty.share``.
         p_reject: share of the samples that get no pseudo-label.
         init_batches: batches that set the thresholds of the frozen gate (N_init), window of the tracking one.
         certain_below: a sample whose novelty lies below is never unknown, whatever the gate says; quantiles would
@@ -63,9 +90,22 @@ class GMMSettings(GradientSettings):
         self_pairs, mean_term: see ``contrastive_loss``.
         kl_weight: weight of the KL divergence loss (lambda).
         kl_form, kl_temperature: see ``kl_loss``.
+        adapt_layers, backbone_lr_scale: by default what the model knows of itself decides: a pretrained backbone learns
+            at a tenth of the rate under a head that stays, a network trained from scratch as a whole.
+        batch_norm: ``auto`` normalises as the backbone was trained; where that is not known, by the batch if a network
+            trained from scratch, or one whose answers on the first batch stay mostly the same, else by the source's.
+        veto_below: a class label is dropped where the classifier as it came gives the class no more than this
+            probability, or an unknown class may take over the slot of one the network cannot recognise; 0 for never.
+        skip_unusual: predict batches that look like none before, but do not learn from them; see ``CalmPast``.
+        min_batch: smaller batches are predicted at once by what is known, and wait until so many samples are together.
     """
 
-    backbone_lr_scale: float = Field(default=1.0, ge=0.0)
+    adapt_layers: str = "auto"
+    batch_norm: Literal["auto", "batch", "running"] = "auto"  # type: ignore[assignment]
+    veto_below: float = Field(default=0.2, ge=0.0, lt=1.0)
+    skip_unusual: bool = True
+    min_batch: int = Field(default=16, ge=1)
+    backbone_lr_scale: float | None = Field(default=None, ge=0.0)
     reduced_dim: int = Field(default=64, ge=1)
     decay: float = Field(default=0.999, ge=0.0, le=1.0)
     covariance_floor: float = Field(default=1e-6, ge=0.0)
@@ -73,8 +113,10 @@ class GMMSettings(GradientSettings):
     covariance_shrinkage: float = Field(default=300.0, ge=0.0)
     mean_shift: bool = False
     class_prior: float = Field(default=1.0, ge=0.0, le=1.0)
+    likelihood_temperature: float = Field(default=4.0, gt=0.0)
     novelty: str = "likelihood_entropy"
     gate: GateKind = "tracking"
+    unknown_share: UnknownShare = "auto"
     p_reject: float = Field(default=0.25, ge=0.0, lt=1.0)
     init_batches: int = Field(default=30, ge=1)
     certain_below: float = Field(default=0.01, ge=0.0, le=1.0)
@@ -92,11 +134,27 @@ class GMMSettings(GradientSettings):
     kl_temperature: float = Field(default=0.1, gt=0.0)
 
 
+def mean_shift(mixture: StreamingGMM, reduced: Tensor) -> Tensor:
+    """Squared distance of the mean of (N, R) from the mixture's, in the mixture's variances; 0 while it is empty."""
+    shares = mixture.weights.double() / mixture.weights.double().sum().clamp_min(1e-30)
+    mean = shares @ mixture.means.double()
+    within = mixture.covariances.double().diagonal(dim1=1, dim2=2)
+    variance = shares @ (within + (mixture.means.double() - mean).square())
+    moved = reduced.detach().double().mean(dim=0) - mean
+    return (moved.square() / variance.clamp_min(1e-30)).mean() * float(shares.sum() > 0)
+
+
 PAPER: dict[str, Any] = {
     "lr": 0.01,
+    "adapt_layers": "all",
+    "batch_norm": "batch",
+    "veto_below": 0.0,
+    "skip_unusual": False,
+    "min_batch": 1,
     "backbone_lr_scale": 0.1,
     "covariance_shrinkage": 0.0,
     "class_prior": 0.0,
+    "likelihood_temperature": 1.0,
     "gate": "frozen",
     "p_reject": 0.5,
     "certain_below": 0.0,
@@ -118,6 +176,11 @@ RELEASED: dict[str, Any] = {
 }
 """What the released code does in effect: no decay, no gradient from the contrastive loss, the bounded KL loss, and its
 own floor, quantiles and inequalities."""
+
+
+PARTS = ("mixture", "gate", "calm")
+OWN_TENSORS = ("by_batch", "source_head", "waiting")
+"""What survives a batch, by the names of the attributes."""
 
 
 @register
@@ -145,15 +208,23 @@ class GMM(GradientMethod):
             floor_rule=chosen.floor_rule,
             shrinkage=chosen.covariance_shrinkage,
         )
-        self.gate = make_gate(
-            chosen.gate,
-            chosen.p_reject,
-            chosen.init_batches,
-            quantile_rule=chosen.quantile_rule,
-            window=chosen.gate_window,
-            refit_every=chosen.refit_every,
-            log_scale=from_zero,
+        self.gate: Gate = (
+            make_gate(
+                chosen.gate,
+                chosen.p_reject,
+                chosen.init_batches,
+                quantile_rule=chosen.quantile_rule,
+                window=chosen.gate_window,
+                refit_every=chosen.refit_every,
+                log_scale=from_zero,
+            )
+            if chosen.unknown_share == "auto"
+            else ShareGate(share_bounds(chosen.unknown_share), chosen.p_reject, window=chosen.gate_window)
         )
+        self.calm = CalmPast()
+        self.by_batch = torch.tensor(self._statistics_by_training())
+        self.source_head = self._copy_head()
+        self.waiting = torch.zeros(0, 3, *model.spec.input_size)
         self.augmentation = Augmentation(flip=model.spec.flip)
 
     def build_modules(self) -> dict[str, nn.Module]:
@@ -182,19 +253,77 @@ class GMM(GradientMethod):
         self.mixture.set_prior(means, covariances, weights)
 
     def _predict(self, images: Tensor) -> Prediction:
-        output, reduced = self._view(self._passes(), images)
+        if len(images) < self.settings.min_batch:
+            return self._answer_few(images)
+        output, reduced = self._view(self._passes(follow=self._choose_statistics(images)), images)
         return self._assess(output, reduced, self.mixture.clone(), self.gate.clone())
 
     def _step(self, images: Tensor) -> Prediction:
-        passes = self._passes()
+        if len(images) >= self.settings.min_batch:
+            return self._adapt(images)
+        with torch.no_grad():
+            prediction = self._answer_few(images)
+        waiting = torch.cat([self.waiting, images])
+        if len(waiting) >= self.settings.min_batch:
+            self._adapt(waiting)
+            waiting = waiting[:0]
+        self.waiting = waiting
+        return prediction
+
+    def _adapt(self, images: Tensor) -> Prediction:
+        """Predict a batch, then learn from it unless it looks like none before."""
+        by_batch, buffers = self._choose_statistics(images), buffer_values(self.model)
+        statistics = last_statistics(self.model) if by_batch else None
+        passes = self._passes(follow=by_batch)
         output, reduced = self._view(passes, images, last=self.settings.contrastive_weight == 0)
         # Copies until the end: whatever fails on the way, the state is that of the last good step.
-        mixture, gate = self.mixture.clone(), self.gate.clone()
+        mixture, gate, calm = self.mixture.clone(), self.gate.clone(), self.calm.clone()
         prediction = self._assess(output, reduced, mixture, gate)
+        # By its own statistics every batch has the same mean, so the last norm layer is asked what it took away.
+        shift = mean_shift(self.mixture, reduced) if statistics is None else batch_mean_shift(self.model, statistics)
+        facts = (prediction.novelty, prediction.scores, output.features, shift)
+        if self.settings.skip_unusual and not calm.accept(*facts):
+            restore_buffers(self.model, buffers)
+            self.calm = calm
+            return replace(prediction, pseudo_labels=torch.full_like(prediction.labels, UNLABELED))
         view = self._second_view(passes, images)
         self._learn(passes, self._loss(output.logits, reduced, view, prediction.pseudo_labels, mixture.means))
-        self.mixture, self.gate = mixture, gate
+        self.mixture, self.gate, self.calm = mixture, gate, calm
+        self.by_batch = torch.tensor(int(by_batch))
         return prediction
+
+    def _answer_few(self, images: Tensor) -> Prediction:
+        """Samples too few for statistics of their own: by those that followed the stream, the mixture and the gate as
+        they stand; before anything was learned, as the source model."""
+        output, reduced = self._view(self._passes(follow=False), images)
+        if not bool((self.mixture.weights > 0).any()):
+            return entropy_prediction(output.logits, SOURCE_THRESHOLD)
+        evaluation = self._evaluate(self.mixture, reduced)
+        novelty = self._novelty(output, reduced, self.mixture, evaluation)
+        prediction = self._judge(output, evaluation, novelty, self.gate.thresholds)
+        return replace(prediction, pseudo_labels=torch.full_like(prediction.labels, UNLABELED))
+
+    def _choose_statistics(self, images: Tensor) -> bool:
+        """Whether batch norm uses the batch's statistics; where nobody knows yet, this batch tells."""
+        if self.by_batch < 0:
+            return statistics_agreement(self.model, images) >= SAME_ANSWERS
+        return bool(self.by_batch)
+
+    def _statistics_by_training(self) -> int:
+        """1 for the batch's statistics, 0 for the source's, -1 where the first batch must tell."""
+        chosen, spec = self.settings.batch_norm, self.model.spec
+        if chosen == "auto" and spec.backbone_norm is None and spec.pretrained:
+            return -1
+        by_training = spec.backbone_norm or "batch"
+        return int((by_training if chosen == "auto" else chosen) == "batch")
+
+    def _copy_head(self) -> Tensor:
+        """(C, D + 1) weight and bias of the classifier as it came, if it may change and is asked for its veto."""
+        head = self.model.classifier
+        if self.settings.veto_below == 0 or not isinstance(head, nn.Linear):
+            return torch.zeros(0)
+        bias = head.weight.new_zeros(head.out_features) if head.bias is None else head.bias
+        return torch.cat([head.weight, bias[:, None]], dim=1).detach().clone()
 
     def _view(self, passes: Passes, images: Tensor, *, last: bool = True) -> tuple[ModelOutput, Tensor]:
         """Features, logits and reduced features r(g(x)) of shape (N, R)."""
@@ -205,21 +334,47 @@ class GMM(GradientMethod):
 
     def _assess(self, output: ModelOutput, reduced: Tensor, mixture: StreamingGMM, gate: Gate) -> Prediction:
         """Update ``mixture`` and ``gate`` with the batch, then label and predict it."""
-        scores = output.logits.detach().softmax(dim=1)
-        mixture.update(reduced, scores)
-        evaluation = mixture.evaluate(reduced, prior=self.settings.class_prior)
-        novelty = self._score(
+        mixture.update(reduced, output.logits.detach().softmax(dim=1))
+        evaluation = self._evaluate(mixture, reduced)
+        novelty = self._novelty(output, reduced, mixture, evaluation)
+        return self._judge(output, evaluation, novelty, gate.update(novelty))
+
+    def _evaluate(self, mixture: StreamingGMM, reduced: Tensor) -> MixtureEvaluation:
+        """What the mixture says of (N, R), tempered."""
+        sharp = mixture.evaluate(reduced, prior=self.settings.class_prior)
+        return sharp._replace(log_likelihood=sharp.log_likelihood / self.settings.likelihood_temperature)
+
+    def _novelty(
+        self, output: ModelOutput, reduced: Tensor, mixture: StreamingGMM, evaluation: MixtureEvaluation
+    ) -> Tensor:
+        """(N,) how new each sample looks."""
+        return self._score(
             ScoreInputs(output.features, reduced, output.logits, evaluation, mixture.means, mixture.weights)
         )
-        thresholds = spare_certain(gate.update(novelty), self._certain_below)
+
+    def _judge(
+        self, output: ModelOutput, evaluation: MixtureEvaluation, novelty: Tensor, thresholds: Thresholds
+    ) -> Prediction:
+        """Class or unknown for each sample, to answer and to learn from."""
+        scores = output.logits.detach().softmax(dim=1)
+        thresholds = spare_certain(thresholds, self._certain_below)
         likeliest = evaluation.log_likelihood.argmax(dim=1)
+        labels = pseudo_label(likeliest, novelty, thresholds, self.settings.tie_rule)
         return Prediction(
             labels=predict_label(scores.argmax(dim=1), novelty, thresholds, self.settings.tie_rule),
             scores=scores,
             novelty=novelty,
-            pseudo_labels=pseudo_label(likeliest, novelty, thresholds, self.settings.tie_rule),
+            pseudo_labels=torch.where(self._vetoed(output.features, labels), UNLABELED, labels),
             thresholds=thresholds,
         )
+
+    def _vetoed(self, features: Tensor, labels: Tensor) -> Tensor:
+        """(N, D), (N,) -> (N,): class labels that the classifier as it came does not believe."""
+        if len(self.source_head) == 0:
+            return torch.zeros_like(labels, dtype=torch.bool)
+        weight, bias = self.source_head[:, :-1], self.source_head[:, -1]
+        believed = F.linear(features.detach(), weight, bias).softmax(dim=1).gather(1, labels.clamp_min(0)[:, None])
+        return (labels >= 0) & (believed[:, 0] <= self.settings.veto_below)
 
     def _second_view(self, passes: Passes, images: Tensor) -> Tensor:
         """Reduced features (N, R) of an augmented view."""
@@ -251,8 +406,12 @@ class GMM(GradientMethod):
         )
 
     def memory_tensors(self) -> dict[str, Tensor]:
-        return with_prefix("mixture", self.mixture.state_dict()) | with_prefix("gate", self.gate.state_dict())
+        own = {name: getattr(self, name) for name in OWN_TENSORS}
+        parts = ((name, getattr(self, name).state_dict()) for name in PARTS)
+        return own | {key: value for name, state in parts for key, value in with_prefix(name, state).items()}
 
     def load_memory_tensors(self, tensors: dict[str, Tensor]) -> None:
-        self.mixture.load_state_dict(under_prefix("mixture", tensors))
-        self.gate.load_state_dict(under_prefix("gate", tensors))
+        for name in OWN_TENSORS:
+            setattr(self, name, tensors[name].clone())
+        for name in PARTS:
+            getattr(self, name).load_state_dict(under_prefix(name, tensors))

@@ -27,7 +27,7 @@ class GradientSettings(MethodSettings):
 
     Attributes:
         lr, momentum, nesterov, weight_decay: of SGD.
-        backbone_lr_scale: the backbone learns at ``lr`` times this.
+        backbone_lr_scale: the backbone learns at ``lr`` times this; None for a tenth where it is pretrained, else 1.
         max_grad_norm: gradients longer than this are scaled down to it; None leaves them as they are.
         adapt_layers: which parameters learn; see ``driftgate.models.layers``.
         batch_norm: ``batch`` normalises by the batch and lets the running statistics follow, ``running`` keeps the
@@ -36,7 +36,7 @@ class GradientSettings(MethodSettings):
     """
 
     lr: float = Field(default=0.001, gt=0.0)
-    backbone_lr_scale: float = Field(default=0.1, ge=0.0)
+    backbone_lr_scale: float | None = Field(default=0.1, ge=0.0)
     momentum: float = Field(default=0.9, ge=0.0, lt=1.0)
     nesterov: bool = True
     weight_decay: float = Field(default=0.0, ge=0.0)
@@ -80,8 +80,11 @@ class GradientMethod(Method):
         backbone = [parameter for name, parameter in learning.items() if name.startswith("backbone.")]
         head = [parameter for name, parameter in learning.items() if not name.startswith("backbone.")]
         own = [parameter for module in self._modules.values() for parameter in module.parameters()]
+        scale = chosen.backbone_lr_scale
+        if scale is None:
+            scale = 0.1 if self.model.spec.pretrained else 1.0
         groups: list[dict[str, Any]] = [
-            {"params": backbone, "lr": chosen.lr * chosen.backbone_lr_scale},
+            {"params": backbone, "lr": chosen.lr * scale},
             {"params": [*head, *own]},
         ]
         return torch.optim.SGD(

@@ -44,6 +44,8 @@ def select_parameters(model: SourceModel, layers: str) -> dict[str, nn.Parameter
 
 
 def _matching(model: SourceModel, parameters: dict[str, nn.Parameter], name: str) -> set[str]:
+    if name == "auto":
+        return _matching(model, parameters, "backbone" if model.spec.pretrained else "all")
     if name == "all":
         return set(parameters)
     if name == "features":

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 BatchNorm = nn.modules.batchnorm._BatchNorm
 
@@ -56,16 +57,69 @@ def frozen_statistics(model: nn.Module) -> Iterator[None]:
                 layer.num_batches_tracked.copy_(count)
 
 
+class NormStatistics(NamedTuple):
+    """Running mean and variance of a network's last batch norm layer, (F,) each; copies."""
+
+    mean: Tensor
+    variance: Tensor
+
+
+def last_statistics(model: nn.Module) -> NormStatistics | None:
+    """The running statistics of the last batch norm layer; None where there is none that keeps any."""
+    layer = _last_norm(model)
+    if layer is None or layer.running_mean is None or layer.running_var is None:
+        return None
+    return NormStatistics(layer.running_mean.clone(), layer.running_var.clone())
+
+
+def batch_mean_shift(model: nn.Module, before: NormStatistics) -> Tensor:
+    """Squared distance of a batch's mean from the running one, in running variances, mean over the channels; a scalar.
+
+    For the last batch norm layer, whose running statistics were ``before`` and have followed one batch since: what it
+    followed is the batch's own mean.
+    """
+    layer = _last_norm(model)
+    assert layer is not None and layer.running_mean is not None and layer.num_batches_tracked is not None
+    rate = 1.0 / float(layer.num_batches_tracked) if layer.momentum is None else layer.momentum
+    moved = (layer.running_mean - before.mean) / rate
+    return (moved.square() / (before.variance + layer.eps)).mean()
+
+
+def _last_norm(model: nn.Module) -> BatchNorm | None:
+    layers = [layer for layer in model.modules() if isinstance(layer, BatchNorm)]
+    return layers[-1] if layers else None
+
+
+def buffer_values(model: nn.Module) -> list[Tensor]:
+    """Copies of all buffers, to be put back by ``restore_buffers``."""
+    return [buffer.clone() for buffer in model.buffers()]
+
+
+@torch.no_grad()
+def restore_buffers(model: nn.Module, values: list[Tensor]) -> None:
+    """Put every buffer back to what ``buffer_values`` gave."""
+    for buffer, value in zip(model.buffers(), values, strict=True):
+        buffer.copy_(value)
+
+
 @contextmanager
 def preserved_buffers(model: nn.Module, *, on_error_only: bool = False) -> Iterator[None]:
     """Put every buffer back to its value at entry, always or only where an error is on its way out."""
-    before = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    before = buffer_values(model)
     failed = True
     try:
         yield
         failed = False
     finally:
         if failed or not on_error_only:
-            with torch.no_grad():
-                for buffer, value in before:
-                    buffer.copy_(value)
+            restore_buffers(model, before)
+
+
+@torch.no_grad()
+def statistics_agreement(model: nn.Module, images: Tensor) -> float:
+    """Share of a batch whose class is the same by the batch's own statistics as by the source's; changes nothing."""
+    with preserved_buffers(model):
+        by_source = model(images).logits.argmax(dim=1)
+        with batch_statistics(model, len(images)):
+            by_batch = model(images).logits.argmax(dim=1)
+    return float((by_source == by_batch).double().mean())

@@ -41,6 +41,8 @@ class ModelSpec(BaseModel):
         feature_dim: size D of the features between g and h.
         flip: whether a mirrored image still shows the same class; augmentation follows it.
         pretrained: whether the backbone was trained before source training, which then changes it slowly.
+        backbone_norm: by which statistics batch norm of the backbone normalised in source training, ``batch`` or
+            ``running``; None where nobody wrote it down.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -54,6 +56,7 @@ class ModelSpec(BaseModel):
     feature_dim: int = Field(default=256, ge=1)
     flip: bool = True
     pretrained: bool = True
+    backbone_norm: Literal["batch", "running"] | None = None
 
     @model_validator(mode="after")
     def _check(self) -> ModelSpec:
@@ -141,6 +144,7 @@ class SourceModel(nn.Module):
         feature_dim: int = 256,
         flip: bool = True,
         pretrained: bool = True,
+        backbone_norm: Literal["batch", "running"] | None = None,
         backbone_name: str = CUSTOM_BACKBONE,
     ) -> None:
         super().__init__()
@@ -170,6 +174,7 @@ class SourceModel(nn.Module):
                 "feature_dim": feature_dim,
                 "flip": flip,
                 "pretrained": pretrained,
+                "backbone_norm": backbone_norm,
             }
         )
         self.statistics: SourceStatistics | None = None
@@ -230,6 +235,7 @@ class SourceModel(nn.Module):
                 feature_dim=spec.feature_dim,
                 flip=spec.flip,
                 pretrained=spec.pretrained,
+                backbone_norm=spec.backbone_norm,
                 backbone_name=spec.backbone,
             )
 

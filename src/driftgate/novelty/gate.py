@@ -78,9 +78,19 @@ class Gate(ABC):
             raise DriftgateError(f"Expected at least one initialisation batch but got {init_batches}.")
         self.p_reject, self.init_batches = p_reject, init_batches
 
-    @abstractmethod
     def update(self, novelty: Tensor) -> Thresholds:
         """Take in the scores (N,) of one batch and answer with the thresholds that hold for it."""
+        self._take_in(novelty)
+        return self.thresholds
+
+    @abstractmethod
+    def _take_in(self, novelty: Tensor) -> None:
+        """Change the state by the scores (N,) of one batch; new tensors, none changed in place."""
+
+    @property
+    @abstractmethod
+    def thresholds(self) -> Thresholds:
+        """The thresholds as they stand; meaningless before the first batch."""
 
     @abstractmethod
     def state_dict(self) -> dict[str, Tensor]:
@@ -134,10 +144,13 @@ class FrozenGate(Gate):
         self.sums = torch.zeros(2, dtype=torch.float64)
         self.batches = torch.zeros((), dtype=torch.int64)
 
-    def update(self, novelty: Tensor) -> Thresholds:
+    def _take_in(self, novelty: Tensor) -> None:
         if self.batches < self.init_batches:
             self.sums = self.sums + batch_quantiles(novelty, self.p_reject, self.quantile_rule)
             self.batches = self.batches + 1
+
+    @property
+    def thresholds(self) -> Thresholds:
         known, unknown = (self.sums / self.batches).tolist()
         return Thresholds(known, unknown, (known + unknown) / 2.0)
 
@@ -156,10 +169,13 @@ class TrackingGate(Gate):
         self.quantiles = torch.zeros(2, dtype=torch.float64)
         self.batches = torch.zeros((), dtype=torch.int64)
 
-    def update(self, novelty: Tensor) -> Thresholds:
+    def _take_in(self, novelty: Tensor) -> None:
         self.batches = self.batches + 1
         rate = 1.0 / min(int(self.batches), self.init_batches)
         self.quantiles = self.quantiles + rate * (batch_quantiles(novelty, self.p_reject) - self.quantiles)
+
+    @property
+    def thresholds(self) -> Thresholds:
         known, unknown = self.quantiles.tolist()
         return Thresholds(known, unknown, (known + unknown) / 2.0)
 
@@ -198,19 +214,22 @@ class MixtureGate(Gate):
         self.refit_every, self.log_scale = refit_every, log_scale
         self.recent = RingQueue(window, score=None)
         self.batches = torch.zeros((), dtype=torch.int64)
-        self.thresholds = torch.zeros(3, dtype=torch.float64)
+        self.cuts = torch.zeros(3, dtype=torch.float64)
 
     FEWEST = 32
     """Scores needed for a fit; with fewer the batch quantiles serve."""
 
-    def update(self, novelty: Tensor) -> Thresholds:
+    def _take_in(self, novelty: Tensor) -> None:
         recent = self.recent.clone()
         recent.push(score=self._to_axis(novelty.detach().double()))
         self.recent = recent
         self.batches = self.batches + 1
         if self.batches <= self.refit_every or self.batches % self.refit_every == 0:
-            self.thresholds = self._fit()
-        return Thresholds(*self.thresholds.tolist())
+            self.cuts = self._fit()
+
+    @property
+    def thresholds(self) -> Thresholds:
+        return Thresholds(*self.cuts.tolist())
 
     def _fit(self) -> Tensor:
         recent = self.recent["score"].double()
@@ -232,11 +251,11 @@ class MixtureGate(Gate):
         return values.exp() if self.log_scale else values
 
     def state_dict(self) -> dict[str, Tensor]:
-        kept = {"batches": self.batches, "thresholds": self.thresholds}
+        kept = {"batches": self.batches, "thresholds": self.cuts}
         return kept | with_prefix("recent", self.recent.state_dict())
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        self.batches, self.thresholds = state["batches"].clone(), state["thresholds"].clone()
+        self.batches, self.cuts = state["batches"].clone(), state["thresholds"].clone()
         recent = self.recent.clone()
         recent.load_state_dict(under_prefix("recent", state))
         self.recent = recent

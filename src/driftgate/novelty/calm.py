@@ -1,0 +1,115 @@
+"""The stream's own calm past: what its batches usually look like, so that one that does not may be kept from teaching.
+
+Four numbers describe a batch: how far its mean lies from the stream's, how new its samples look, how many different
+classes are predicted, and how far its features spread. Each is compared with its running mean over the batches that
+taught. A batch whose samples are copies of each other never teaches.
+"""
+
+from __future__ import annotations
+
+import math
+from copy import copy
+
+import torch
+from torch import Tensor
+
+from driftgate.novelty.scores import entropy
+from driftgate.types import DriftgateError
+
+SMALLEST_CHANGE = (0.5, 0.1, 0.1, 0.7)
+"""Changes of the four numbers that are never unusual: the shift (a logarithm, and only growth counts), mean novelty,
+entropy of the mean prediction, and logarithm of the spread."""
+
+DEVIATIONS = 4.0
+"""How many of its usual deviations a number may lie away from where it stood."""
+
+LEVEL, PAST = 8, 30
+"""Batches that the level of a number and its usual deviation from it look back on. The level is the faster one, for a
+network that learns has a trend, which must not pass for spread."""
+
+FIRST = 10
+"""Batches that must have taught before anything is called unusual."""
+
+PATIENCE = 500
+"""After so many unusual batches in a row they are the stream, and the past begins anew."""
+
+FEWEST_DIFFERENT = 0.5
+"""Share of a batch's samples that must differ from each other."""
+
+
+def describe_batch(novelty: Tensor, scores: Tensor, features: Tensor, shift: Tensor) -> Tensor:
+    """(N,), (N, C), (N, D), () -> (4,) float64: log of the shift, mean novelty, entropy of the mean prediction, log of
+    the spread.
+
+    ``shift`` is the squared distance of the batch's mean from the stream's, in variances. By chance alone it is 1 / N,
+    so N times it can be compared between batches of different size.
+    """
+    values = features.detach().double()
+    spread = values.var(dim=0, correction=0).mean() / values.square().mean().clamp_min(1e-30)
+    return torch.stack(
+        [
+            (len(novelty) * shift.double()).clamp_min(1e-12).log(),
+            novelty.detach().double().mean(),
+            entropy(scores.detach().double().mean(dim=0, keepdim=True).clamp_min(1e-30).log())[0],
+            spread.clamp_min(1e-12).log(),
+        ]
+    )
+
+
+def different_share(features: Tensor) -> float:
+    """(N, D) -> share of the samples that no earlier one of the batch is equal to, up to rounding."""
+    values = features.detach().double()
+    scale = values.abs().max().clamp_min(1e-30)
+    distance = torch.cdist(values / scale, values / scale, compute_mode="donot_use_mm_for_euclid_dist")
+    repeated = (distance < 1e-5 * math.sqrt(values.shape[1])).tril(-1).any(dim=1)
+    return 1.0 - float(repeated.double().mean())
+
+
+class CalmPast:
+    """The level of what batches look like, and the usual squared deviation from it.
+
+    ``accept`` says whether a batch may teach; only those that may are taken in. State: 4 means, 4 variances and two
+    counters.
+    """
+
+    def __init__(self, deviations: float = DEVIATIONS) -> None:
+        if not deviations > 0:
+            raise DriftgateError(f"Expected a positive number of standard deviations but got {deviations}.")
+        self.deviations = deviations
+        self.mean = torch.zeros(4, dtype=torch.float64)
+        self.variance = torch.zeros(4, dtype=torch.float64)
+        self.taught = torch.zeros((), dtype=torch.int64)
+        self.refused = torch.zeros((), dtype=torch.int64)
+
+    def accept(self, novelty: Tensor, scores: Tensor, features: Tensor, shift: Tensor) -> bool:
+        """Whether a batch of N samples looks like the past; see ``describe_batch``."""
+        if different_share(features) < FEWEST_DIFFERENT:
+            self.refused = self.refused + 1
+            return False
+        facts = describe_batch(novelty, scores, features, shift)
+        if self.taught >= FIRST and self.refused < PATIENCE:
+            allowed = torch.maximum(self.deviations * self.variance.sqrt(), facts.new_tensor(SMALLEST_CHANGE))
+            away = facts - self.mean
+            away[1:] = away[1:].abs()  # nearer to the stream's mean than usual is no reason for doubt
+            if bool((away > allowed).any()):
+                self.refused = self.refused + 1
+                return False
+        if self.refused >= PATIENCE:
+            self.taught = torch.zeros_like(self.taught)
+        away = facts - self.mean
+        if self.taught > 0:  # the first batch has nothing to deviate from
+            self.variance = self.variance + (away.square() - self.variance) / min(int(self.taught), PAST)
+        self.mean = self.mean + away / min(int(self.taught) + 1, LEVEL)
+        self.taught, self.refused = self.taught + 1, torch.zeros_like(self.refused)
+        return True
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {"mean": self.mean, "variance": self.variance, "taught": self.taught, "refused": self.refused}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        for name in self.state_dict():
+            setattr(self, name, state[name].clone())
+
+    def clone(self) -> CalmPast:
+        """An independent copy: accepting a batch makes new tensors and changes none."""
+        return copy(self)

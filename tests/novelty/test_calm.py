@@ -1,0 +1,122 @@
+"""The calm past: what passes for usual, what does not, and that the past can be left behind."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from driftgate.novelty.calm import PAST, PATIENCE, SMALLEST_CHANGE, CalmPast, describe_batch, different_share
+
+CLASSES, DIM, SAMPLES = 5, 8, 64
+
+
+def batch(
+    seed: int, *, novelty: float = 0.4, classes: int = CLASSES, spread: float = 1.0, shift: float = 1.0
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    scores = torch.rand(SAMPLES, CLASSES, generator=generator)
+    scores[:, classes:] = 0
+    values = (novelty + 0.1 * torch.randn(SAMPLES, generator=generator)).clamp(0, 1).double()
+    features = spread * torch.randn(SAMPLES, DIM, generator=generator) + 1.0
+    away = shift * torch.empty(20).exponential_(generator=generator).mean() / SAMPLES
+    return values, scores / scores.sum(dim=1, keepdim=True), features, away
+
+
+def calm_past(batches: int = PAST) -> CalmPast:
+    past = CalmPast()
+    for seed in range(batches):
+        assert past.accept(*batch(seed))
+    return past
+
+
+def test_the_facts_of_a_batch_by_hand() -> None:
+    novelty, scores, features, shift = batch(0)
+    facts = describe_batch(novelty, scores, features, shift)
+    mean = [float(sum(row[c] for row in scores)) / SAMPLES for c in range(CLASSES)]
+    entropy = -sum(p * math.log(p) for p in mean) / math.log(CLASSES)
+    columns = features.double().T.tolist()
+    variance = sum(sum((v - sum(col) / SAMPLES) ** 2 for v in col) / SAMPLES for col in columns) / DIM
+    square = sum(v * v for col in columns for v in col) / (DIM * SAMPLES)
+    expected = torch.tensor(
+        [math.log(SAMPLES * float(shift)), sum(novelty.tolist()) / SAMPLES, entropy, math.log(variance / square)],
+        dtype=torch.float64,
+    )
+    torch.testing.assert_close(facts, expected, rtol=1e-6, atol=1e-7)
+
+
+def test_a_stream_like_its_past_teaches() -> None:
+    past = calm_past(200)
+    assert int(past.taught) == 200 and int(past.refused) == 0
+
+
+def test_what_is_far_from_the_past_does_not_teach_and_leaves_no_trace() -> None:
+    past = calm_past()
+    mean, variance = past.mean.clone(), past.variance.clone()
+    unusual = [batch(1, novelty=0.9), batch(1, novelty=0.02), batch(1, classes=1), batch(1, spread=0.01)]
+    unusual.append(batch(1, shift=20))
+    for count, facts in enumerate(unusual, start=1):
+        assert not past.accept(*facts)
+        assert int(past.refused) == count
+    assert torch.equal(past.mean, mean) and torch.equal(past.variance, variance)
+    assert past.accept(*batch(500)) and int(past.refused) == 0
+    assert past.accept(*batch(1, shift=1e-3))  # nearer than usual
+
+
+def test_a_trend_is_not_spread() -> None:
+    past = CalmPast()
+    for step in range(60):
+        assert past.accept(*batch(step, novelty=0.9 - 0.01 * step))
+    assert not past.accept(*batch(99, novelty=0.8))  # where it stood when the stream began
+
+
+def test_level_and_deviation_by_hand() -> None:
+    past, level, spread = CalmPast(), 0.0, 0.0
+    for step in range(40):
+        facts = batch(step)
+        value = float(describe_batch(*facts)[1])
+        if step > 0:
+            spread += ((value - level) ** 2 - spread) / min(step, 30)
+        level += (value - level) / min(step + 1, 8)
+        past.accept(*facts)
+    torch.testing.assert_close(past.mean[1], torch.tensor(level, dtype=torch.float64))
+    torch.testing.assert_close(past.variance[1], torch.tensor(spread, dtype=torch.float64))
+
+
+def test_small_changes_are_never_unusual() -> None:
+    past = CalmPast()
+    for _ in range(PAST):  # a past without any variance at all
+        assert past.accept(*batch(0))
+    novelty, scores, features, shift = batch(0)
+    assert past.accept(novelty + 0.9 * SMALLEST_CHANGE[1], scores, features, shift)
+
+
+def test_nothing_is_unusual_before_there_is_a_past() -> None:
+    past = CalmPast()
+    assert past.accept(*batch(0, novelty=0.9)) and past.accept(*batch(1, novelty=0.1))
+
+
+def test_copies_never_teach() -> None:
+    novelty, scores, features, shift = batch(0)
+    assert different_share(features) == 1.0
+    assert different_share(features[:1].expand(SAMPLES, -1)) == 1 / SAMPLES
+    assert different_share(torch.zeros(SAMPLES, DIM)) == 1 / SAMPLES
+    past = CalmPast()
+    assert not past.accept(novelty, scores, features[:4].repeat(SAMPLES // 4, 1), shift)
+    assert past.accept(novelty, scores, torch.cat([features[:40], features[:24]]), shift)  # most differ
+
+
+def test_what_stays_is_the_stream() -> None:
+    past = calm_past()
+    for seed in range(PATIENCE):
+        assert not past.accept(*batch(seed, novelty=0.9))
+    assert past.accept(*batch(0, novelty=0.9)) and int(past.taught) == 1
+
+
+def test_state_survives() -> None:
+    past, other = calm_past(), CalmPast()
+    other.load_state_dict(past.state_dict())
+    clone = past.clone()
+    clone.accept(*batch(900))
+    assert int(past.taught) == PAST == int(other.taught) and torch.equal(past.mean, other.mean)
