@@ -16,13 +16,13 @@ from markupsafe import Markup
 from driftgate.checkpoint import write_text
 from driftgate.lab.bench import findings, palette, table_writers, tables
 from driftgate.lab.bench.ablations import STUDIES
-from driftgate.lab.bench.charts import Chart, CostPoint, cost_chart, curve_chart, study_chart, used_chart
+from driftgate.lab.bench.charts import Chart, CostPoint, cost_chart, curve_chart, study_chart, study_scores, used_chart
 from driftgate.lab.bench.published import published_document, published_suite
 from driftgate.lab.bench.records import read_results
 from driftgate.lab.bench.runs import Run, SuiteRuns
 from driftgate.lab.bench.statistics import Summary
 from driftgate.lab.bench.table_writers import PlainTable
-from driftgate.lab.bench.tables import ResultTable, by_method, by_variant, mean_summary, method_name, shifts_of
+from driftgate.lab.bench.tables import ResultTable, by_method, by_variant, method_name, shifts_of
 from driftgate.metrics import DEFINITIONS
 from driftgate.stream import versions
 
@@ -292,34 +292,12 @@ def _curves(runs: Sequence[Run], anchor: str) -> list[Chart]:
 
 def _study(suite: SuiteRuns, study: str, anchor: str) -> StudyPart:
     runs = suite.studies[study]
-    groups = by_variant(runs)
-    variants = {variant: _variant_scores(group) for variant, group in groups.items()}
-    names = {variant.rpartition("=")[0] for variant in groups}
-    numeric = len(names) == 1 and all(tables.variant_number(variant) is not None for variant in groups)
-    chart = study_chart(
-        {variant: scores for variant, scores in variants.items() if scores},
-        f"{anchor}-{_plain(study)}",
-        tables.study_title(study),
-        numeric=numeric,
-        default=_default_variant(suite, groups),
-    )
+    default = _default_variant(suite, by_variant(runs))
+    chart = study_chart(study_scores(runs), f"{anchor}-{_plain(study)}", tables.study_title(study), default=default)
     known = STUDIES.get(study)
     return StudyPart(
         study, tables.study_title(study), chart, tables.study_table(suite, study), known.paper if known else None
     )
-
-
-def _variant_scores(runs: Sequence[Run]) -> dict[str, Summary]:
-    """Shift -> score of a variant: the mean over the pairs, its spread over the seeds."""
-    found = {}
-    for shift in shifts_of(runs):
-        cells: dict[tuple[str, str], dict[int, float]] = {}
-        for run in runs:
-            if run.shift == shift and run.score is not None:
-                cells.setdefault(run.pair, {})[run.seed] = run.score
-        if cells:
-            found[shift] = mean_summary(list(cells.values()))
-    return found
 
 
 def _default_variant(suite: SuiteRuns, groups: dict[str, list[Run]]) -> str | None:
