@@ -74,6 +74,22 @@ def test_h_score_of_one_side_missing_is_nan_and_of_all_wrong_is_zero() -> None:
         assert float(metric.compute()["h_score"]) == 0.0
 
 
+def test_the_authors_count_a_class_without_a_sample_as_zero() -> None:
+    """Class 4 has no sample: known accuracy (0.5 + 1 + 0) / 3 there, (0.5 + 1) / 2 here."""
+    metric = HScore(SHARED)
+    metric.update(torch.tensor([1, 0, 3, UNKNOWN, 1]), torch.tensor([1, 1, 3, UNKNOWN, UNKNOWN]))
+    found = metric.compute()
+    assert float(found["h_score"]) == pytest.approx(2 * 0.75 * 0.5 / 1.25)
+    assert float(found["h_score_released"]) == pytest.approx(2 * 0.5 * 0.5 / 1.0)
+    metric.update(torch.tensor([0]), torch.tensor([4]))  # every class has one: now they agree
+    found = metric.compute()
+    assert float(found["h_score"]) == pytest.approx(float(found["h_score_released"]))
+    for labels in ([1, 3], [UNKNOWN, UNKNOWN]):
+        metric.reset()
+        metric.update(torch.tensor(labels), torch.tensor(labels))
+        assert float(metric.compute()["h_score_released"]) == 0.0
+
+
 def test_harmonic_mean_has_no_zero_division() -> None:
     zero, one = torch.tensor(0.0), torch.tensor(1.0)
     assert float(harmonic_mean(zero, zero)) == 0.0

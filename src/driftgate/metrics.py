@@ -16,9 +16,12 @@ from driftgate.types import UNKNOWN
 
 DEFINITIONS = {
     "accuracy": "share of all samples predicted as their class; a rejected sample is wrong (used for PDA)",
-    "known_accuracy": "mean over the shared classes seen so far of the accuracy within each; a rejection is wrong",
+    "known_accuracy": "mean over the shared classes that had a sample of the accuracy within each; a rejection is "
+    "wrong. A class without a sample is left out, for a stream that was cut short says nothing about it",
     "unknown_accuracy": "share of the samples of unknown classes that were rejected",
     "h_score": "harmonic mean of known_accuracy and unknown_accuracy; 0 where either is 0 (used for ODA and OPDA)",
+    "h_score_released": "the H-score as the authors' code counts it: a shared class without a sample has accuracy 0, "
+    "and so has a side without samples; only to stand beside published numbers",
     "auroc": "probability that a sample of an unknown class has a higher novelty than one of a known class",
     "best_threshold_score": "the shift's score had one threshold, best in hindsight, been used on the same novelties",
 }
@@ -27,8 +30,8 @@ DEFINITIONS = {
 class HScore(Metric):
     """Known accuracy, unknown accuracy and their harmonic mean over a stream; see ``DEFINITIONS``.
 
-    ``compute`` gives a dict with ``h_score``, ``known_accuracy`` and ``unknown_accuracy``. Without a sample of an
-    unknown class (or of any shared class) the accuracy of that side, and so the H-score, is NaN.
+    ``compute`` gives a dict with ``h_score``, ``known_accuracy``, ``unknown_accuracy`` and ``h_score_released``.
+    Without a sample of an unknown class (or of any shared class) the accuracy of that side, and so the H-score, is NaN.
     """
 
     full_state_update = False
@@ -51,7 +54,13 @@ class HScore(Metric):
     def compute(self) -> dict[str, Tensor]:
         accuracy = self.correct.double() / self.total
         known, unknown = accuracy[:-1][self.total[:-1] > 0].mean(), accuracy[-1]
-        return {"h_score": harmonic_mean(known, unknown), "known_accuracy": known, "unknown_accuracy": unknown}
+        absent_as_zero = self.correct.double() / self.total.clamp_min(1)
+        return {
+            "h_score": harmonic_mean(known, unknown),
+            "known_accuracy": known,
+            "unknown_accuracy": unknown,
+            "h_score_released": harmonic_mean(absent_as_zero[:-1].mean(), absent_as_zero[-1]),
+        }
 
 
 class OnlineAccuracy(Metric):

@@ -1,6 +1,12 @@
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
 import pytest
+from PIL import Image
+from support import load_benchmark
+from synthetic_runs import decay_study, novelty_study, write_runs
 
 from driftgate.lab.bench.ablations import STUDIES, get_study
 from driftgate.lab.bench.plan import Plan, make_plan
@@ -74,3 +80,15 @@ def test_names() -> None:
     assert get_study("batch-size") is STUDIES["batch_size"]
     with pytest.raises(DriftgateError, match="did you mean decay"):
         get_study("dekay")
+
+
+def test_the_studies_of_a_sweep_in_one_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, picture = write_runs(tmp_path / "runs", decay_study() + novelty_study()), tmp_path / "studies.png"
+    monkeypatch.setattr("sys.argv", ["study_figure.py", str(folder), str(picture)])
+    load_benchmark("study_figure").main()
+    with Image.open(picture) as drawn:
+        width, height = drawn.size
+        red, green, _ = np.moveaxis(np.asarray(drawn.convert("RGB")).astype(int), 2, 0)
+    assert width > 1.8 * height  # two panels side by side
+    left, right = np.array_split(red - green > 100, 2, axis=1)  # the colour of OPDA
+    assert left.sum() > 500 and right.sum() > 500

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from driftgate.lab.bench.records import read_results
 from driftgate.lab.bench.report import write_report
 from driftgate.lab.bench.runs import SuiteRuns
 from driftgate.lab.bench.table_writers import (
+    COUNTED,
     EMPTY,
     MINUS,
     UNEVEN,
@@ -362,6 +364,30 @@ def test_the_papers_number_and_the_difference(tmp_path: Path) -> None:
     assert cell(table, "gmm").published == 60.3
     assert published_text(cell(table, "gmm")) == f"60.3 ({MINUS}2.1)"
     assert published_text(cell(table, "tent")) == ""
+
+
+def test_our_score_as_the_authors_count_it_stands_beside_the_papers_where_it_differs(tmp_path: Path) -> None:
+    runs = [visda("gmm", "OPDA", seed, 58.0) for seed in range(2)] + [visda("gmm", "PDA", 0, 40.0)]
+    runs += [visda("comet-f", "OPDA", 0, 50.0), visda("lead", "OPDA", 0, 50.0)]
+    for run, counted in zip(runs, (0.46, 0.48, None, 0.5, None), strict=True):
+        if counted is not None:
+            run["metrics"]["h_score_released"] = counted  # type: ignore[index]
+    (table,) = suite_tables(only(write_runs(tmp_path, runs, suite=VISDA)))
+    assert [column.shift for column in table.columns] == ["PDA", "OPDA", None]
+    pda, opda, mean = next(row for row in table.rows if row.key == "gmm").cells
+    assert (pda.as_released, opda.as_released) == (40.0, 47.0)
+    assert mean.as_released == pytest.approx((40.0 + 47.0) / 2)
+    assert published_text(opda) == f"60.3 ({MINUS}2.3; 47.0)"
+    assert published_text(pda) == f"41.2 ({MINUS}1.2)"  # accuracy is counted alike
+    assert published_text(cell(table, "comet-f", 1)) == "42.0 (+8.0)"  # as there, so not said twice
+    assert cell(table, "lead", 1).as_released is None and published_text(cell(table, "lead", 1)) == "23.8 (+26.2)"
+    assert COUNTED in to_markdown(table) and "left out here" in to_latex(table)
+    rows = list(csv.DictReader(io.StringIO(to_csv([table]))))
+    assert [row["mean_as_released"] for row in rows if row["row"] == "gmm"] == ["40.0", "47.0", "43.5"]
+    page = unescape(write_report([tmp_path], tmp_path / "report").page.read_text(encoding="utf-8"))
+    assert COUNTED in page and "ours as counted there </span>47.0" in page
+    (plain,) = suite_tables(only(write_runs(tmp_path / "plain", [visda("gmm", "OPDA", 0, 58.0)], suite=VISDA)))
+    assert COUNTED not in to_markdown(plain)
 
 
 def test_the_two_versions_of_shot_are_one_row_as_in_the_paper(tmp_path: Path) -> None:

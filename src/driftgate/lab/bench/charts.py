@@ -24,7 +24,15 @@ from driftgate.lab.bench.figures import STYLE
 from driftgate.lab.bench.palette import FAINT, GROUND, INK, LINE, SOFT, method_color, shift_color, to_variables
 from driftgate.lab.bench.runs import Run
 from driftgate.lab.bench.statistics import Summary
-from driftgate.lab.bench.tables import by_method, method_name, metric_of
+from driftgate.lab.bench.tables import (
+    by_method,
+    by_variant,
+    mean_summary,
+    method_name,
+    metric_of,
+    shifts_of,
+    variant_number,
+)
 
 SIZE = (4.6, 3.9)
 CURVE_POINTS = 90
@@ -219,48 +227,63 @@ def cost_chart(points: Sequence[CostPoint], name: str, title: str, axis: str, un
     return Chart(title, caption, f"{title}: {words}.", _svg(draw, name))
 
 
-def study_chart(
-    variants: Mapping[str, Mapping[str, Summary]], name: str, title: str, *, numeric: bool, default: str | None
-) -> Chart:
-    """A study: variant -> shift -> score. Numbers are joined by lines, names are not; the default is marked."""
-    labels = [variant.rpartition("=")[2] for variant in variants]
-    shifts = list(dict.fromkeys(shift for scores in variants.values() for shift in scores))
-
-    def draw(axes: Axes) -> None:
-        if default is not None and default in variants:
-            axes.axvline(list(variants).index(default), color=FAINT, linewidth=8, alpha=0.35, zorder=0)
-        for place, shift in enumerate(shifts):
-            shown = [(index, scores[shift]) for index, scores in enumerate(variants.values()) if shift in scores]
-            offset = 0.0 if numeric else 0.16 * (place - (len(shifts) - 1) / 2)
-            across = [index + offset for index, _ in shown]
-            axes.errorbar(
-                across,
-                [score.mean for _, score in shown],
-                yerr=[score.half_width or 0.0 for _, score in shown],
-                color=shift_color(shift),
-                ecolor=shift_color(shift),
-                elinewidth=1.0,
-                marker="o",
-                markersize=6,
-                linewidth=2.0,
-                linestyle="-" if numeric else "none",
-                label=shift,
-            )
-        axes.set_xlim(-0.5, len(labels) - 0.5)
-        long = max(map(len, labels)) * len(labels) > 48
-        axes.set_xticks(range(len(labels)), labels, rotation=28 if long else 0, ha="right" if long else "center")
-        summaries = [score for scores in variants.values() for score in scores.values()]
-        percent_axis(axes, [end for score in summaries for end in interval_ends(score)])
-        axes.grid(axis="x", visible=False)
-        axes.set_ylabel("score (%)" if len(shifts) > 1 else f"{metric_of(shifts[0])} (%)")
-        axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=3, frameon=False, fontsize=9, borderaxespad=0.2)
-
+def study_chart(variants: Mapping[str, Mapping[str, Summary]], name: str, title: str, *, default: str | None) -> Chart:
+    """A study: variant -> shift -> score, as ``study_panel`` draws it."""
     words = "; ".join(
         f"{variant}: " + ", ".join(f"{shift} {score.mean:.1f} %" for shift, score in scores.items())
         for variant, scores in variants.items()
     )
     caption = "Mean and 95 % interval over the seeds." + (" Grey: the setting of the main table." if default else "")
-    return Chart(title, caption, f"{title}. {words}.", _svg(draw, name))
+    svg = _svg(lambda axes: study_panel(axes, variants, default=default), name)
+    return Chart(title, caption, f"{title}. {words}.", svg)
+
+
+def study_scores(runs: Sequence[Run]) -> dict[str, dict[str, Summary]]:
+    """Variant -> shift -> score of a study: the mean over the pairs, its spread over the seeds."""
+    found: dict[str, dict[str, Summary]] = {}
+    for variant, group in by_variant(runs).items():
+        for shift in shifts_of(group):
+            cells: dict[tuple[str, str], dict[int, float]] = {}
+            for run in group:
+                if run.shift == shift and run.score is not None:
+                    cells.setdefault(run.pair, {})[run.seed] = run.score
+            if cells:
+                found.setdefault(variant, {})[shift] = mean_summary(list(cells.values()))
+    return found
+
+
+def study_panel(axes: Axes, variants: Mapping[str, Mapping[str, Summary]], *, default: str | None = None) -> None:
+    """Draw a study, variant -> shift -> score. Numbers are joined by lines, names are not; the default is marked."""
+    settings, _, labels = zip(*(variant.rpartition("=") for variant in variants), strict=True)
+    numeric = len(set(settings)) == 1 and all(variant_number(variant) is not None for variant in variants)
+    shifts = list(dict.fromkeys(shift for scores in variants.values() for shift in scores))
+    if default is not None and default in variants:
+        axes.axvline(list(variants).index(default), color=FAINT, linewidth=8, alpha=0.35, zorder=0)
+    for place, shift in enumerate(shifts):
+        shown = [(index, scores[shift]) for index, scores in enumerate(variants.values()) if shift in scores]
+        offset = 0.0 if numeric else 0.16 * (place - (len(shifts) - 1) / 2)
+        across = [index + offset for index, _ in shown]
+        axes.errorbar(
+            across,
+            [score.mean for _, score in shown],
+            yerr=[score.half_width or 0.0 for _, score in shown],
+            color=shift_color(shift),
+            ecolor=shift_color(shift),
+            elinewidth=1.0,
+            marker="o",
+            markersize=6,
+            linewidth=2.0,
+            linestyle="-" if numeric else "none",
+            label=shift,
+        )
+    axes.set_xlim(-0.5, len(labels) - 0.5)
+    long = max(map(len, labels)) * len(labels) > 48
+    axes.set_xticks(range(len(labels)), labels, rotation=28 if long else 0, ha="right" if long else "center")
+    summaries = [score for scores in variants.values() for score in scores.values()]
+    percent_axis(axes, [end for score in summaries for end in interval_ends(score)])
+    axes.grid(axis="x", visible=False)
+    axes.set_ylabel("score (%)" if len(shifts) > 1 else f"{metric_of(shifts[0])} (%)")
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=3, frameon=False, fontsize=9, borderaxespad=0.2)
 
 
 def interval_ends(score: Summary) -> tuple[float, float]:

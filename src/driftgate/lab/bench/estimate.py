@@ -64,11 +64,10 @@ def total_seconds(expected: list[Expected], workers: int) -> float | None:
 
 
 class Network(NamedTuple):
-    """What decides how long a network takes for an image: its backbone, height and width, number of classes."""
+    """What decides how long a network takes for an image; the number of classes hardly does."""
 
     backbone: str
     input_size: tuple[int, int]
-    num_classes: int
 
 
 Kind = tuple[str, Network, int, tuple[str, ...]]
@@ -89,7 +88,7 @@ def _known_speeds(folder: SweepFolder) -> Speeds:
     for record in folder.all_records():
         try:
             model, protocol = record["model"], record["protocol"]
-            network = Network(model["backbone"], tuple(model["input_size"]), len(model["class_names"]))
+            network = Network(model["backbone"], tuple(model["input_size"]))
             key = _kind(record["method"], record["settings"], network, protocol["batch_size"])
             seconds = record["wall_seconds"] / protocol["batches"]
         except KeyError:
@@ -102,7 +101,7 @@ def _known_trainings(folder: SweepFolder) -> Trainings:
     seen: dict[Network, list[float]] = {}
     for facts in read_all(folder.models):
         try:
-            network = Network(facts["backbone"], tuple(facts["input_size"]), facts["num_classes"])
+            network = Network(facts["backbone"], tuple(facts["input_size"]))
             seconds = facts["seconds"] / (facts["samples"] * facts["training"]["epochs"])
         except KeyError:
             continue  # of an older version, which did not note the input size
@@ -115,7 +114,7 @@ def _run_seconds(job: RunJob, speeds: Speeds) -> float | None:
     if key not in speeds:
         speeds[key] = _told(partial(_time_step, job), job.label)
     speed = speeds[key]
-    return None if speed is None else speed * _num_batches(job)
+    return None if speed is None else speed * work_units(job)
 
 
 def _kind(method: str, settings: Mapping[str, Any], network: Network, batch_size: int) -> Kind:
@@ -123,8 +122,7 @@ def _kind(method: str, settings: Mapping[str, Any], network: Network, batch_size
 
 
 def _training_seconds(job: ModelJob, trainings: Trainings) -> float | None:
-    images = _num_images(job) * PretrainSettings(**job.training).epochs
-    network = _network(job)
+    images, network = work_units(job), _network(job)
     if network not in trainings:
         trainings[network] = _told(lambda: _time_training(job) / images, job.label)
     speed = trainings[network]
@@ -132,7 +130,7 @@ def _training_seconds(job: ModelJob, trainings: Trainings) -> float | None:
 
 
 def _network(job: ModelJob) -> Network:
-    return Network(job.backbone, job.input_size or _own_size(job.backbone), job.num_classes)
+    return Network(job.backbone, job.input_size or _own_size(job.backbone))
 
 
 @lru_cache(maxsize=4)
@@ -180,15 +178,21 @@ def _untrained(job: ModelJob) -> SourceModel:
     return SourceModel.build(job.backbone, names, input_size=job.input_size, weights=UNTRAINED)
 
 
-def _num_batches(job: RunJob) -> int:
-    data, split = open_cached(job.model.data, job.model.root), job.class_split
-    wanted = torch.tensor(split.target_classes)
-    images = sum(int(torch.isin(data.domain(name).classes, wanted).sum()) for name in job.targets)
+def work_units(job: Job) -> int:
+    """What the time of a job is proportional to: batches of a run, images of a training times its epochs."""
+    if isinstance(job, ModelJob):
+        per_epoch = _num_images(job.data, job.root, (job.source,), job.class_split.source_classes, job.per_class)
+        return per_epoch * int(job.training["epochs"])
+    images = _num_images(job.model.data, job.model.root, job.targets, job.class_split.target_classes, None)
     batches = images // job.batch_size if job.drop_last else -(-images // job.batch_size)
     return batches if job.limit is None else min(batches, job.limit)
 
 
-def _num_images(job: ModelJob) -> int:
-    data = open_cached(job.data, job.root)
-    domain = few_per_class(data.domain(job.source, seed=0), job.per_class)
-    return int((domain.classes < job.num_classes).sum())
+@lru_cache(maxsize=1000)
+def _num_images(
+    data: str, root: str | None, domains: tuple[str, ...], classes: tuple[int, ...] | range, per_class: int | None
+) -> int:
+    """Images of some classes in some domains, at most ``per_class`` of each class and domain."""
+    wanted = torch.tensor(classes)
+    found = (few_per_class(open_cached(data, root).domain(name), per_class).classes for name in domains)
+    return sum(int(torch.isin(labels, wanted).sum()) for labels in found)

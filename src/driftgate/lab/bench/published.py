@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from itertools import groupby
 from typing import Any
 
 REST = "rest"
@@ -43,6 +45,23 @@ class PublishedSuite:
     def pairs(self, method: str, shift: str) -> int:
         """Over how many pairs that average is."""
         return sum(key[:2] == (method, shift) and key[2:] != MEAN_COLUMN for key in self.numbers)
+
+    def average(self, row: str, cells: Sequence[tuple[str, str, str]]) -> float | None:
+        """The paper's number for a row and some cells (shift, source, target); None where it lacks one of them.
+
+        For the pairs of a shift it is what the paper prints, else the average of its cells; over shifts their average.
+        """
+        means = []
+        for shift, group in groupby(cells, key=lambda cell: cell[0]):
+            method = ("shot-p" if shift == "PDA" else "shot-o") if row == "shot-o/p" else row
+            pairs = [self.number(method, *cell) for cell in group]
+            known = [pair for pair in pairs if pair is not None]
+            if len(known) < len(pairs) or not known:
+                return None
+            # The paper's average has two decimals and comes from numbers with more than its cells show.
+            whole = self.mean(method, shift) if len(known) == self.pairs(method, shift) else None
+            means.append(whole if whole is not None and len(known) > 1 else sum(known) / len(known))
+        return sum(means) / len(means)
 
 
 @cache

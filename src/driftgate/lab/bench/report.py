@@ -16,13 +16,13 @@ from markupsafe import Markup
 from driftgate.checkpoint import write_text
 from driftgate.lab.bench import findings, palette, table_writers, tables
 from driftgate.lab.bench.ablations import STUDIES
-from driftgate.lab.bench.charts import Chart, CostPoint, cost_chart, curve_chart, study_chart, used_chart
+from driftgate.lab.bench.charts import Chart, CostPoint, cost_chart, curve_chart, study_chart, study_scores, used_chart
 from driftgate.lab.bench.published import published_document, published_suite
 from driftgate.lab.bench.records import read_results
 from driftgate.lab.bench.runs import Run, SuiteRuns
 from driftgate.lab.bench.statistics import Summary
 from driftgate.lab.bench.table_writers import PlainTable
-from driftgate.lab.bench.tables import ResultTable, by_method, by_variant, mean_summary, method_name, shifts_of
+from driftgate.lab.bench.tables import ResultTable, by_method, by_variant, method_name, shifts_of
 from driftgate.metrics import DEFINITIONS
 from driftgate.stream import versions
 
@@ -174,6 +174,8 @@ def render(parts: Sequence[SuitePart]) -> str:
         "svg": lambda chart: Markup(chart.svg),
         "color": lambda method: f"var(--c-{palette.method_color(method).lstrip('#')})",
         "method_name": method_name,
+        "notes": table_writers.table_notes,
+        "released": table_writers.released_text,
         "recipe": model_recipe,
         "tied": lambda text: text.replace(" %", "\N{NO-BREAK SPACE}%"),
         "flat_head": lambda column: "Mean" if column.shift is None else tables.column_group(column.shift),
@@ -190,6 +192,7 @@ def render(parts: Sequence[SuitePart]) -> str:
         paper=published_document()["paper"],
         development=DEVELOPMENT,
         uneven=table_writers.UNEVEN,
+        counted=table_writers.COUNTED,
         version=versions()["driftgate"].replace("not installed", ""),
         failures=sum(len(part.suite.failures) for part in parts),
         group_starts=_group_starts,
@@ -289,34 +292,12 @@ def _curves(runs: Sequence[Run], anchor: str) -> list[Chart]:
 
 def _study(suite: SuiteRuns, study: str, anchor: str) -> StudyPart:
     runs = suite.studies[study]
-    groups = by_variant(runs)
-    variants = {variant: _variant_scores(group) for variant, group in groups.items()}
-    names = {variant.rpartition("=")[0] for variant in groups}
-    numeric = len(names) == 1 and all(tables.variant_number(variant) is not None for variant in groups)
-    chart = study_chart(
-        {variant: scores for variant, scores in variants.items() if scores},
-        f"{anchor}-{_plain(study)}",
-        tables.study_title(study),
-        numeric=numeric,
-        default=_default_variant(suite, groups),
-    )
+    default = _default_variant(suite, by_variant(runs))
+    chart = study_chart(study_scores(runs), f"{anchor}-{_plain(study)}", tables.study_title(study), default=default)
     known = STUDIES.get(study)
     return StudyPart(
         study, tables.study_title(study), chart, tables.study_table(suite, study), known.paper if known else None
     )
-
-
-def _variant_scores(runs: Sequence[Run]) -> dict[str, Summary]:
-    """Shift -> score of a variant: the mean over the pairs, its spread over the seeds."""
-    found = {}
-    for shift in shifts_of(runs):
-        cells: dict[tuple[str, str], dict[int, float]] = {}
-        for run in runs:
-            if run.shift == shift and run.score is not None:
-                cells.setdefault(run.pair, {})[run.seed] = run.score
-        if cells:
-            found[shift] = mean_summary(list(cells.values()))
-    return found
 
 
 def _default_variant(suite: SuiteRuns, groups: dict[str, list[Run]]) -> str | None:

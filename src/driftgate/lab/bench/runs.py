@@ -46,6 +46,14 @@ class Run:
         return None if value is None else 100.0 * value
 
     @property
+    def score_as_released(self) -> float | None:
+        """The score as the paper's authors count it, in per cent; None in records that do not tell."""
+        if self.record["score"] != "h_score":
+            return self.score
+        value = self.number("metrics", "h_score_released")
+        return None if value is None else 100.0 * value
+
+    @property
     def settings(self) -> dict[str, Any]:
         """The method's settings but for the seed, which belongs to the run."""
         return {name: value for name, value in self.record.get("settings", {}).items() if name != "seed"}

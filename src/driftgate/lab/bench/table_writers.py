@@ -26,10 +26,15 @@ CSV_COLUMNS = (
     "missing_cells",
     "published",
     "difference",
+    "mean_as_released",
 )
 UNEVEN = (
     "In square brackets: the number of runs, where another cell of the column has more. Such a column is ranked by the "
     "mean over the seeds that all its cells have."
+)
+COUNTED = (
+    "After a semicolon: our mean as the paper's authors count it, where that differs; a shared class without a sample "
+    "has accuracy 0 there and is left out here."
 )
 EMPTY, MINUS = "\N{EN DASH}", "\N{MINUS SIGN}"
 PAPER_WORDS = f"↳ paper (ours {MINUS} paper)"
@@ -95,10 +100,20 @@ def runs_text(cell: Cell) -> str:
 
 
 def published_text(cell: Cell) -> str:
-    """``60.3 (−8.0)``: the paper's number, and ours minus it."""
+    """``60.3 (−8.0; 41.4)``: the paper's number, ours minus it, and ours as its authors count where that differs."""
     if cell.published is None:
         return ""
-    return number(cell.published) + ("" if cell.difference is None else f" ({signed(cell.difference)})")
+    beside = ["" if cell.difference is None else signed(cell.difference), released_text(cell)]
+    inside = "; ".join(filter(None, beside))
+    return number(cell.published) + (f" ({inside})" if inside else "")
+
+
+def released_text(cell: Cell) -> str:
+    """Our mean as the paper's authors count it; empty where it is printed like ours, or no run tells it."""
+    if cell.published is None or cell.summary is None or cell.as_released is None:
+        return ""
+    counted = number(cell.as_released)
+    return "" if counted == number(cell.summary.mean) else counted
 
 
 def to_csv(tables: Sequence[ResultTable]) -> str:
@@ -121,7 +136,7 @@ def _csv_line(table: ResultTable, row: Row, column: Column, cell: Cell) -> list[
     )
     common = None if cell.common is None else cell.common.mean
     place = [table.name, row.key, column.shift or "all", column.source or "mean", column.target or "mean"]
-    return [*place, *ours, common, cell.rank, cell.missing, cell.published, cell.difference]
+    return [*place, *ours, common, cell.rank, cell.missing, cell.published, cell.difference, cell.as_released]
 
 
 def to_markdown(table: ResultTable) -> str:
@@ -137,7 +152,13 @@ def to_markdown(table: ResultTable) -> str:
         lines.append(f"| {' | '.join([row.name, *(_marked(cell, '**{}**', '*{}*') for cell in row.cells)])} |")
         if any(cell.published is not None for cell in row.cells):
             lines.append(f"| {' | '.join([PAPER_WORDS, *map(published_text, row.cells)])} |")
-    return "\n".join([*lines, *(["", UNEVEN] if table.is_uneven else [])]) + "\n"
+    return "\n".join([*lines, *(line for note in table_notes(table) for line in ("", note))]) + "\n"
+
+
+def table_notes(table: ResultTable) -> list[str]:
+    """What must be said below a table for its cells to be understood."""
+    counted = any(released_text(cell) for row in table.rows for cell in row.cells)
+    return [note for note, needed in ((UNEVEN, table.is_uneven), (COUNTED, counted)) if needed]
 
 
 def _flat_head(column: Column, table: ResultTable) -> str:
@@ -160,7 +181,7 @@ def to_latex(table: ResultTable) -> str:
         r"% needs \usepackage{booktabs}",
         r"\begin{table}",
         rf"  \caption{{{escape(table.title)}. Mean $\pm$ standard deviation over the seeds, in \%; "
-        rf"best bold, second best underlined.{f' {UNEVEN}' if table.is_uneven else ''}}}",
+        rf"{' '.join(['best bold, second best underlined.', *map(escape, table_notes(table))])}}}",
         rf"  \label{{tab:{table.name}}}",
         rf"  \begin{{tabular}}{{l{'c' * len(table.columns)}}}",
         r"    \toprule",

@@ -6,7 +6,7 @@ Scores are in per cent. ``table_writers.py`` turns a table into CSV, Markdown an
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from driftgate.lab.bench.ablations import STUDIES, Variant
@@ -75,6 +75,7 @@ class Cell:
         missing: cells a mean lacks; such a mean is shown but neither ranked nor compared.
         rank: 1 for the best of its column, 2 for the second best, by ``common``.
         published: the paper's number.
+        as_released: the mean as the paper's authors count it; None where a run does not tell.
         runs: how many runs it is made of.
         fewer: whether another cell of its column has more runs.
         common: the same over the seeds that all ranked cells of the column have; None if it is not ranked.
@@ -84,6 +85,7 @@ class Cell:
     missing: int = 0
     rank: int | None = None
     published: float | None = None
+    as_released: float | None = None
     runs: int = 0
     fewer: bool = False
     common: Summary | None = None
@@ -181,10 +183,10 @@ def suite_tables(suite: SuiteRuns) -> list[ResultTable]:
         return []
     shifts, pairs = shifts_of(runs), pairs_of(runs)
     rows = by_method(runs)
-    lookup = _published(published_suite(suite.name))
+    paper = published_suite(suite.name)
 
     def table(name: str, title: str, columns: Sequence[Column]) -> ResultTable:
-        return build_table(name, title, "Method", rows, columns, name_of=method_name, published=lookup)
+        return build_table(name, title, "Method", rows, columns, name_of=method_name, paper=paper)
 
     if len(pairs) <= MAX_PAIRS_IN_ONE_TABLE:
         return [table(suite.name, suite.title, result_columns(shifts, pairs))]
@@ -269,20 +271,21 @@ def build_table(
     columns: Sequence[Column],
     *,
     name_of: Callable[[str], str] = str,
-    published: Callable[[str, Sequence[Column]], float | None] = lambda row, columns: None,
+    paper: PublishedSuite | None = None,
 ) -> ResultTable:
-    """Fill the cells and mark the best two of every column.
-
-    ``published`` gives the paper's number for a row and the pairs that a column stands for.
-    """
+    """Fill the cells and mark the best two of every column; beside them the ``paper``'s numbers."""
     everything = [run for runs in rows.values() for run in runs]
-    parts = [_parts(column, everything) for column in columns]
-    filled = [
-        _column(
-            [[_scores(runs, cell) for cell in part] for runs in rows.values()], [published(key, part) for key in rows]
-        )
-        for part in parts
-    ]
+    filled = []
+    for column in columns:
+        parts = _parts(column, everything)
+        found = _column([[_scores(runs, part) for part in parts] for runs in rows.values()])
+        if paper is not None:
+            places = [(part.shift or "", part.source or "", part.target or "") for part in parts]
+            found = [
+                replace(cell, published=paper.average(key, places), as_released=_as_released(runs, parts))
+                for cell, (key, runs) in zip(found, rows.items(), strict=True)
+            ]
+        filled.append(found)
     cells = zip(*filled, strict=True)
     return ResultTable(
         name,
@@ -301,7 +304,7 @@ def _parts(column: Column, runs: Sequence[Run]) -> list[Column]:
     return [Column(shift, *pair) for shift in shifts for pair in pairs_of([run for run in runs if run.shift == shift])]
 
 
-def _column(scores: Sequence[Sequence[Scores]], published: Sequence[float | None]) -> list[Cell]:
+def _column(scores: Sequence[Sequence[Scores]]) -> list[Cell]:
     """The cells of a column: ``scores`` holds for each row the scores of every part of the column."""
     common = _common(scores)
     ranks = _ranks([common.get(place) for place in range(len(scores))])
@@ -316,7 +319,6 @@ def _column(scores: Sequence[Sequence[Scores]], published: Sequence[float | None
                 mean_summary(present) if present else None,
                 missing=missing,
                 rank=ranks[place],
-                published=published[place],
                 runs=runs[place],
                 fewer=bool(present) and not missing and runs[place] < most,
                 common=common.get(place),
@@ -350,11 +352,24 @@ def _common(scores: Sequence[Sequence[Scores]]) -> dict[int, Summary]:
     return {}
 
 
-def _scores(runs: Sequence[Run], part: Column) -> Scores:
+def _scores(runs: Sequence[Run], part: Column, score: Callable[[Run], float | None] = lambda run: run.score) -> Scores:
     wanted = (part.shift, part.source, part.target)
-    return {
-        run.seed: run.score for run in runs if (run.shift, run.source, run.target) == wanted and run.score is not None
-    }
+    found = {run.seed: score(run) for run in runs if (run.shift, run.source, run.target) == wanted}
+    return {seed: value for seed, value in found.items() if value is not None}
+
+
+def _as_released(runs: Sequence[Run], parts: Sequence[Column]) -> float | None:
+    """The mean of ``mean_summary``, of the scores as the authors count them; None where a run has a score but not this.
+
+    A run whose own score had nothing to measure is left out here too.
+    """
+    theirs: list[Scores] = []
+    for part in parts:
+        ours, counted = _scores(runs, part), _scores(runs, part, lambda run: run.score_as_released)
+        if not ours.keys() <= counted.keys():
+            return None
+        theirs += [{seed: counted[seed] for seed in ours}] if ours else []
+    return mean_summary(theirs).mean if theirs else None
 
 
 def mean_summary(cells: Sequence[Scores]) -> Summary:
@@ -382,24 +397,3 @@ def _block(method: str) -> int:
     if method in BASELINES:
         return 0
     return 1 if method in NOT_UNIVERSAL_OR_SOURCE_FREE else 2
-
-
-def _published(suite: PublishedSuite | None) -> Callable[[str, Sequence[Column]], float | None]:
-    """The paper's number for a row and some pairs; for a mean what it prints, else the average of its cells."""
-
-    def number(row: str, parts: Sequence[Column]) -> float | None:
-        if suite is None:
-            return None
-        means = []
-        for shift, group in groupby(parts, key=lambda part: part.shift or ""):
-            method = ("shot-p" if shift == "PDA" else "shot-o") if row == "shot-o/p" else row
-            pairs = [suite.number(method, shift, part.source or "", part.target or "") for part in group]
-            known = [pair for pair in pairs if pair is not None]
-            if len(known) < len(pairs) or not known:
-                return None
-            # The paper's average has two decimals and comes from numbers with more than its cells show.
-            whole = suite.mean(method, shift) if len(known) == suite.pairs(method, shift) else None
-            means.append(whole if whole is not None and len(known) > 1 else sum(known) / len(known))
-        return sum(means) / len(means)
-
-    return number

@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from driftgate.lab.bench.estimate import work_units
 from driftgate.lab.bench.folder import SweepFolder, read_json
 from driftgate.lab.bench.plan import ModelJob, Plan, RunJob
 from driftgate.lab.bench.runner import score_of, summarise
@@ -49,6 +50,7 @@ class Watcher:
         self.plan, self.folder, self.workers, self.since = plan, folder, max(1, workers), time.time()
         self._runs = {job.id: job for job in plan.runs}
         self._models = {job.id: job for job in plan.models}
+        self._units = {job.id: max(1, work_units(job)) for job in plan.jobs}
         self._records: dict[str, dict[str, Any]] = {}
         self._trained: dict[str, float | None] = {}
         self._failed: dict[str, str] = {}
@@ -110,28 +112,28 @@ class Watcher:
         return lines
 
     def _seconds_left(self, running: list[dict[str, Any]]) -> float | None:
-        """Of each open job, what jobs of its kind took; less for those that are half done."""
+        """Of each open job, what jobs of its kind took for as much work; less for those that are half done."""
         by_method: dict[str, list[float]] = {}
-        for record in self._records.values():
+        for name, record in self._records.items():
             if record["wall_seconds"] is not None:
-                by_method.setdefault(record["method"], []).append(record["wall_seconds"])
+                by_method.setdefault(record["method"], []).append(record["wall_seconds"] / self._units[name])
         means = {name: statistics.fmean(values) for name, values in by_method.items()}
         run_mean = statistics.fmean(means.values()) if means else None
-        trained = [seconds for seconds in self._trained.values() if seconds is not None]
+        trained = [value / self._units[name] for name, value in self._trained.items() if value is not None]
         model_mean = statistics.fmean(trained) if trained else None
         part_done = {report["id"]: report["done"] / max(report["total"], 1) for report in running}
         total = 0.0
         for job in self.plan.jobs:
             if job.id in self._records or job.id in self._trained or job.id in self._failed:
                 continue
-            seconds = _expected(job, means, run_mean, model_mean)
+            seconds = _seconds_a_unit(job, means, run_mean, model_mean)
             if seconds is None:
                 return None
-            total += seconds * (1.0 - part_done.get(job.id, 0.0))
+            total += seconds * self._units[job.id] * (1.0 - part_done.get(job.id, 0.0))
         return total / self.workers
 
 
-def _expected(
+def _seconds_a_unit(
     job: RunJob | ModelJob, means: dict[str, float], run_mean: float | None, model_mean: float | None
 ) -> float | None:
     return model_mean if isinstance(job, ModelJob) else means.get(job.method, run_mean)

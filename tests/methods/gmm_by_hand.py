@@ -1,0 +1,163 @@
+"""The default step of ``gmm`` by hand, in float64: the plainest way, torch for nothing but the gradient.
+
+Made for the network of ``support.small_model``. The mixture is the slow one of ``memory.oracle``; the second view and
+the reducer are handed in, for they are random. Settings that pick another rule than the default one are refused.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from memory.oracle import OracleMixture
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from driftgate import UNKNOWN, UNLABELED, SourceModel
+
+RULES = {"adapt_layers": "all", "novelty": "likelihood_entropy", "gate": "tracking", "kl_form": "cross_entropy"}
+
+
+@dataclass(frozen=True)
+class Answer:
+    labels: list[int]
+    scores: Tensor
+    novelty: list[float]
+    pseudo_labels: list[int]
+    thresholds: tuple[float, float, float]
+
+
+class GMMByHand:
+    def __init__(self, model: SourceModel, reducer: nn.Linear, settings: dict[str, Any]) -> None:
+        assert {name: settings[name] for name in RULES} == RULES
+        self.settings = settings
+        named = {**dict(model.named_parameters()), "reducer.weight": reducer.weight, "reducer.bias": reducer.bias}
+        self.parameters = {name: value.detach().double().requires_grad_() for name, value in named.items()}
+        self.statistics = {
+            f"{layer}.running_{moment}": model.get_buffer(f"{layer}.running_{moment}").double()
+            for layer in ("backbone.1", "bottleneck.1")
+            for moment in ("mean", "var")
+        }
+        self.speeds: dict[str, Tensor] = {}
+        self.quantiles = [0.0, 0.0]
+        self.batches = 0
+        self.mixture = OracleMixture(
+            model.num_classes, reducer.out_features, settings["decay"], mean_shift=settings["mean_shift"]
+        )
+
+    def step(self, images: Tensor, view: Tensor) -> Answer:
+        """Predict the images, then learn from them and from another view of them."""
+        logits, reduced = self.forward(images)
+        answer = self.assess(logits.detach(), reduced.detach())
+        _, reduced_view = self.forward(view)
+        contrastive = self.contrastive(torch.cat([reduced, reduced_view]), answer.pseudo_labels * 2)
+        confident = self.cross_entropy(logits, answer.pseudo_labels)
+        self.learn(self.settings["contrastive_weight"] * contrastive + self.settings["kl_weight"] * confident)
+        return answer
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits (N, C) and reduced features (N, R)."""
+        parts = self.parameters
+        maps = F.conv2d(images.double(), parts["backbone.0.weight"], parts["backbone.0.bias"], padding=1)
+        maps = self.normalise("backbone.1", maps.transpose(0, 1).flatten(1).T).T.unflatten(1, (len(images), -1))
+        # (8, N, 64) -> the mean over each quarter of 8 x 8 pixels.
+        quarters = maps.clamp_min(0.0).unflatten(2, (2, 4, 2, 4)).mean(dim=(3, 5))
+        pooled = quarters.transpose(0, 1).flatten(1)
+        features = pooled @ parts["bottleneck.0.weight"].T + parts["bottleneck.0.bias"]
+        features = self.normalise("bottleneck.1", features)
+        lengths, directions = (parts[f"classifier.parametrizations.weight.original{index}"] for index in (0, 1))
+        rows = [length * direction / direction.norm() for length, direction in zip(lengths, directions, strict=True)]
+        logits = features @ torch.stack(rows).T + parts["classifier.bias"]
+        return logits, features @ parts["reducer.weight"].T + parts["reducer.bias"]
+
+    def normalise(self, layer: str, rows: Tensor) -> Tensor:
+        """Batch norm of rows (M, channels): by the batch, which the running statistics follow by a tenth."""
+        mean, variance = self.statistics[f"{layer}.running_mean"], self.statistics[f"{layer}.running_var"]
+        if self.settings["batch_norm"] == "batch":
+            self.statistics[f"{layer}.running_mean"] = 0.9 * mean + 0.1 * rows.detach().mean(dim=0)
+            self.statistics[f"{layer}.running_var"] = 0.9 * variance + 0.1 * rows.detach().var(dim=0, correction=1)
+            mean, variance = rows.mean(dim=0), rows.var(dim=0, correction=0)
+        unit = (rows - mean) / (variance + 1e-5).sqrt()
+        return unit * self.parameters[f"{layer}.weight"] + self.parameters[f"{layer}.bias"]
+
+    def assess(self, logits: Tensor, reduced: Tensor) -> Answer:
+        """Eqs. 1-4, the gate, the pseudo-labels and the prediction."""
+        chosen, scores, samples = self.settings, logits.softmax(dim=1), reduced.numpy()
+        self.mixture.update(samples, scores.numpy())
+        likelihood = self.mixture.log_likelihood(samples, chosen["covariance_floor"], chosen["covariance_shrinkage"])
+        likelihood = likelihood + chosen["class_prior"] * np.log(self.mixture.weights / self.mixture.weights.sum())
+        novelty = []
+        for row in likelihood:
+            shares = np.exp(row - row.max()) / np.exp(row - row.max()).sum()
+            novelty.append(sum(-share * math.log(share) for share in shares if share > 0) / math.log(len(row)))
+        known, unknown = self.track(novelty)
+        prediction = max((known + unknown) / 2, chosen["certain_below"])
+        unknown = max(unknown, chosen["certain_below"])
+        labels, pseudo_labels = [], []
+        for value, row, density in zip(novelty, scores, likelihood, strict=True):
+            labels.append(int(row.argmax()) if value <= prediction else UNKNOWN)
+            label = int(density.argmax()) if value <= known else UNKNOWN if value >= unknown else UNLABELED
+            pseudo_labels.append(label)
+        return Answer(labels, scores, novelty, pseudo_labels, (known, unknown, prediction))
+
+    def track(self, novelty: list[float]) -> tuple[float, float]:
+        """Running mean of the batch quantiles, from ``init_batches`` batches on a moving one."""
+        self.batches += 1
+        share = (1 - self.settings["p_reject"]) / 2
+        rate = 1 / min(self.batches, self.settings["init_batches"])
+        for index, level in enumerate((share, 1 - share)):
+            self.quantiles[index] += rate * (float(np.quantile(novelty, level)) - self.quantiles[index])
+        return self.quantiles[0], self.quantiles[1]
+
+    def contrastive(self, views: Tensor, labels: list[int]) -> Tensor:
+        """Eq. 5, anchor by anchor; ``mean`` over the positives of an anchor, then over the anchors that have any."""
+        chosen = self.settings
+        units = views / views.norm(dim=1, keepdim=True)
+        centers = torch.from_numpy(self.mixture.means)
+        centers = centers / centers.norm(dim=1, keepdim=True)
+        pairs, means = [], []
+        for i, label in enumerate(labels):
+            if label < 0:
+                continue
+            near = (units @ units[i] / chosen["temperature"]).exp()
+            partners = [j for j in range(len(units)) if j != i or chosen["self_pairs"]]
+            share = near / near[partners].sum()
+            positives = [-share[j].log() for j in partners if labels[j] == label]
+            if positives:
+                pairs.append(sum(positives) / (len(positives) if chosen["reduction"] == "mean" else 1))
+            pulls = units @ centers[label] if chosen["mean_term"] == "samples" else centers @ units[i]
+            pulls = (pulls / chosen["temperature"]).exp()
+            means.append(-(pulls[i if chosen["mean_term"] == "samples" else label] / pulls.sum()).log())
+        if chosen["reduction"] == "sum":
+            return torch.stack(pairs).sum() + torch.stack(means).sum()
+        return torch.stack(pairs).mean() + torch.stack(means).mean()
+
+    def cross_entropy(self, logits: Tensor, labels: list[int]) -> Tensor:
+        """The supplement's form of Eq. 6: towards the label where known, towards the uniform where unknown."""
+        known, unknown = [logits.new_zeros(())], [logits.new_zeros(())]
+        for row, label in zip(logits, labels, strict=True):
+            shares = row.exp() / row.exp().sum()
+            if label >= 0:
+                known.append(-shares[label].log())
+            elif label == UNKNOWN:
+                unknown.append(sum((1 / len(row) / share).log() / len(row) for share in shares))
+        mean = self.settings["reduction"] == "mean"
+        return sum(sum(part) / (max(len(part) - 1, 1) if mean else 1) for part in (known, unknown))
+
+    def learn(self, loss: Tensor) -> None:
+        """SGD with (Nesterov) momentum: the speed is the gradient at first, then a decaying sum of all."""
+        chosen = self.settings
+        gradients = dict(zip(self.parameters, torch.autograd.grad(loss, list(self.parameters.values())), strict=True))
+        length = math.sqrt(sum(float(gradient.square().sum()) for gradient in gradients.values()))
+        limit = chosen["max_grad_norm"]
+        scale = 1.0 if limit is None else min(1.0, limit / length)
+        for name, value in self.parameters.items():
+            gradient = scale * gradients[name] + chosen["weight_decay"] * value.detach()
+            speed = chosen["momentum"] * self.speeds.get(name, torch.zeros_like(gradient)) + gradient
+            self.speeds[name] = speed
+            move = gradient + chosen["momentum"] * speed if chosen["nesterov"] else speed
+            rate = chosen["lr"] * (chosen["backbone_lr_scale"] if name.startswith("backbone.") else 1.0)
+            self.parameters[name] = (value.detach() - rate * move).requires_grad_()
