@@ -15,7 +15,7 @@ import driftgate
 from driftgate import UNKNOWN, UNLABELED, DriftgateError
 from driftgate.lab.data.streams import TensorStream
 from driftgate.shifts import ClassSplit
-from driftgate.stream import RunResult, StreamLog, run_stream
+from driftgate.stream import RunResult, StreamLog, evaluate, part_scores, run_stream
 from driftgate.types import Batch
 
 SPLIT = ClassSplit(3, 2, 2)
@@ -93,6 +93,18 @@ def test_record_tells_what_a_reader_needs(tmp_path: Path) -> None:
     assert record["state_bytes"] > 0 and 0 <= record["peak_memory_bytes"] < 500_000_000
     assert record["seconds"]["total"] > 0
     assert all(len(values) == 9 for values in record["series"].values())
+
+
+def test_parts_are_scored_on_their_own_batches() -> None:
+    result = run()  # 9 batches
+    halves, tenths = result.record["halves"], result.record["tenths"]
+    assert halves[0] == pytest.approx(evaluate(result.log, SPLIT, 0, 4)["h_score"])
+    assert halves[1] == pytest.approx(evaluate(result.log, SPLIT, 4, 9)["h_score"])
+    assert len(tenths) == 10 and tenths[0] is None, "nine batches leave a tenth without one"
+    assert part_scores(result.log, SPLIT, 9)[3] == pytest.approx(
+        evaluate(result.log, SPLIT, 3, 4)["h_score"], nan_ok=True
+    )
+    assert part_scores(result.log, SPLIT, 1) == [pytest.approx(result.score)]
 
 
 def test_used_share_is_the_share_with_a_pseudo_label() -> None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import metadata
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +186,13 @@ def running_scores(log: StreamLog, split: ClassSplit) -> list[float]:
     return scores
 
 
+def part_scores(log: StreamLog, split: ClassSplit, parts: int) -> list[float]:
+    """The shift's score over each of ``parts`` equal stretches of the stream; NaN for one without a batch."""
+    score = score_name(split.shift)
+    ends = [len(log) * number // parts for number in range(parts + 1)]
+    return [evaluate(log, split, first, last)[score] if first < last else math.nan for first, last in pairwise(ends)]
+
+
 def used_share(log: StreamLog) -> list[float]:
     """Share of each batch that got a pseudo-label, known or unknown: the samples used for adaptation."""
     return [float((labels != UNLABELED).double().mean()) for labels in log.pseudo_labels]
@@ -195,7 +203,7 @@ def _record(
 ) -> dict[str, Any]:
     from driftgate.metrics import DEFINITIONS
 
-    score, half = score_name(split.shift), len(log) // 2
+    score = score_name(split.shift)
     metrics = evaluate(log, split)
     seconds = torch.stack(log.seconds)
     thresholds = torch.stack(log.thresholds).tolist()
@@ -215,7 +223,8 @@ def _record(
         },
         "score": score,
         "metrics": metrics,
-        "halves": [evaluate(log, split, 0, half or None)[score], evaluate(log, split, half, None)[score]],
+        "halves": part_scores(log, split, 2),
+        "tenths": part_scores(log, split, 10),
         "definitions": {name: DEFINITIONS[name] for name in metrics},
         "series": {
             "running_score": running_scores(log, split),

@@ -6,6 +6,7 @@ import pytest
 
 from driftgate.lab.bench.plan import make_plan
 from driftgate.lab.bench.suite import MethodEntry, Pair, Suite, builtin_suites, parse_seeds, parse_suite, read_suite
+from driftgate.lab.bench.work import target_stream
 from driftgate.lab.data.digits import load_digits
 from driftgate.lab.data.loading import resized
 from driftgate.lab.pretrain import PretrainSettings
@@ -38,6 +39,7 @@ def own(**changes: object) -> dict[str, object]:
 def test_the_builtin_suites() -> None:
     assert set(builtin_suites()) == {
         "digits",
+        "digits-long",
         "domainnet",
         "office-home",
         "office-home-160",
@@ -130,6 +132,24 @@ def test_digits_is_the_demo() -> None:
     assert (domain.images == images).all()  # type: ignore[attr-defined]
 
 
+def test_digits_long_has_two_thousand_batches_under_every_shift() -> None:
+    suite = read_suite("digits-long").changed(seeds=[1], methods=["source-only"])
+    assert [entry.name for entry in read_suite("digits-long").methods] == [
+        "source-only",
+        "bn-stats",
+        "gmm-comet",
+        "gmm",
+    ]
+    assert suite.training_settings(1) == read_suite("digits").training_settings(1), (
+        "the source models are those of digits"
+    )
+    for run in make_plan(suite).runs:
+        stream = target_stream(run, (28, 28))
+        assert (len(stream), stream.num_samples) == (2000, 128_000)
+        assert stream.domains[0].seed == run.seed  # type: ignore[attr-defined]
+    assert {run.limit for run in make_plan(suite, limit=5).runs} == {5}, "the command line has the last word"
+
+
 def test_a_suite_of_ones_own(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(OWN)
@@ -165,6 +185,7 @@ def test_a_suite_of_ones_own(tmp_path: Path) -> None:
         ({"splits": {"PDA": "3/2/1"}}, "3/2/1 makes OPDA, not PDA"),
         ({"input_size": 4}, "at least 8 pixels"),
         ({"name": "../up"}, "name"),
+        ({"limit": 0}, "limit: .*got 0"),
         ({"batch_size": "many"}, "batch_size: .*got 'many'"),
     ],
 )

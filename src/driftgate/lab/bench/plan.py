@@ -143,7 +143,7 @@ def make_plan(
     Args:
         suite: what to run.
         root: where the data lies; digits need none.
-        limit: batches of each stream at most.
+        limit: batches of each stream at most; the suite's own limit if None.
         quick_training: one epoch on few images, to see that everything works.
         study: an ablation: its method in all its variants, instead of the suite's methods.
     """
@@ -154,7 +154,7 @@ def make_plan(
     if limit is not None and limit < 1:
         raise DriftgateError(f"Expected a limit of at least one batch but got {limit}.")
     data = open_cached(suite.data, None if root is None else str(root))
-    planner = _Planner(suite, data, root, limit, quick_training, study)
+    planner = _Planner(suite, data, root, limit or suite.limit, quick_training, study)
     models: dict[str, ModelJob] = {}
     runs: dict[str, RunJob] = {}
     pairs = list(dict.fromkeys(resolve_pair(data, pair) for pair in suite.pairs))

@@ -67,6 +67,7 @@ class _Record(_Strict):
     score: str
     metrics: dict[str, Any]
     halves: list[float | None] = Field(default=[None, None], min_length=2, max_length=2)
+    tenths: list[float | None] = Field(default=[None] * 10, min_length=10, max_length=10)
     definitions: dict[str, Any] = {}
     series: dict[str, list[float | None]] = {}
     versions: dict[str, Any] = {}

@@ -109,6 +109,7 @@ class Suite(BaseModel):
         class_order: of the class axis; see ``ClassSplit``.
         methods: what runs on every stream.
         batch_size, drop_last: of the streams.
+        limit: batches of each stream at most; None for all.
         seeds: each decides the order of the streams and what methods draw.
         source_per_seed: train a source model of its own for each seed, instead of one that all seeds share.
         training: settings of source training on top of the data set's own; see ``PretrainSettings``.
@@ -129,6 +130,7 @@ class Suite(BaseModel):
     methods: tuple[MethodEntry, ...] = Field(min_length=1)
     batch_size: int = Field(default=64, ge=1)
     drop_last: bool = False
+    limit: int | None = Field(default=None, ge=1)
     seeds: tuple[int, ...] = Field(default=(0, 1, 2), min_length=1)
     source_per_seed: bool = False
     training: dict[str, Any] = Field(default_factory=dict)

