@@ -77,8 +77,8 @@ def test_level_and_deviation_by_hand() -> None:
         facts = batch(step)
         value = float(describe_batch(*facts)[1])
         if step > 0:
-            spread += ((value - level) ** 2 - spread) / min(step, 30)
-        level += (value - level) / min(step + 1, 8)
+            spread += ((value - level) ** 2 - spread) / min(step, 15)
+        level += (value - level) / min(step + 1, 4)
         past.accept(*facts)
     torch.testing.assert_close(past.mean[1], torch.tensor(level, dtype=torch.float64))
     torch.testing.assert_close(past.variance[1], torch.tensor(spread, dtype=torch.float64))

@@ -28,11 +28,11 @@ from driftgate.methods.base import MethodSettings, register
 from driftgate.methods.gradient import GradientMethod, GradientSettings
 from driftgate.methods.source_only import entropy_prediction
 from driftgate.models.normalization import (
+    batch_is_steadier,
     batch_mean_shift,
     buffer_values,
     last_statistics,
     restore_buffers,
-    statistics_agreement,
 )
 from driftgate.models.passes import Passes
 from driftgate.models.source_model import ModelOutput, SourceModel
@@ -49,11 +49,9 @@ from driftgate.novelty.gate import (
 )
 from driftgate.novelty.scores import SCORES_FROM_ZERO, ScoreInputs, get_score
 from driftgate.novelty.share import ShareGate, UnknownShare, share_bounds
+from driftgate.rng import seeded
 from driftgate.types import UNLABELED, DriftgateError, Prediction, Thresholds
 from driftgate.views.images import Augmentation
-
-SAME_ANSWERS = 0.5
-"""Share of the first batch whose class must stay the same by the batch's own statistics for these to be used."""
 
 SOURCE_THRESHOLD = 0.5
 """Of the prediction's entropy, for samples that come before anything was learned; as source-only has it."""
@@ -93,7 +91,7 @@ class GMMSettings(GradientSettings):
         adapt_layers, backbone_lr_scale: by default what the model knows of itself decides: a pretrained backbone learns
             at a tenth of the rate under a head that stays, a network trained from scratch as a whole.
         batch_norm: ``auto`` normalises as the backbone was trained; where that is not known, by the batch if a network
-            trained from scratch, or one whose answers on the first batch stay mostly the same, else by the source's.
+            trained from scratch, else by those that keep the answers of the first batch steadier between two views.
         veto_below: a class label is dropped where the classifier as it came gives the class no more than this
             probability, or an unknown class may take over the slot of one the network cannot recognise; 0 for never.
         skip_unusual: predict batches that look like none before, but do not learn from them; see ``CalmPast``.
@@ -306,7 +304,9 @@ class GMM(GradientMethod):
     def _choose_statistics(self, images: Tensor) -> bool:
         """Whether batch norm uses the batch's statistics; where nobody knows yet, this batch tells."""
         if self.by_batch < 0:
-            return statistics_agreement(self.model, images) >= SAME_ANSWERS
+            # A generator of its own: the answer to a batch must not hang on whether it was asked before.
+            view = self.augmentation(images, seeded(self.settings.seed))
+            return batch_is_steadier(self.model, images, view)
         return bool(self.by_batch)
 
     def _statistics_by_training(self) -> int:

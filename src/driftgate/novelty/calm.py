@@ -23,12 +23,16 @@ entropy of the mean prediction, and logarithm of the spread."""
 DEVIATIONS = 4.0
 """How many of its usual deviations a number may lie away from where it stood."""
 
-LEVEL, PAST = 8, 30
+LEVEL, PAST = 4, 15
 """Batches that the level of a number and its usual deviation from it look back on. The level is the faster one, for a
 network that learns has a trend, which must not pass for spread."""
 
 FIRST = 10
 """Batches that must have taught before anything is called unusual."""
+
+RETURN = 0.5
+"""After a batch that was unusual the next must lie nearer by this to teach again: what comes in bursts must not slip in
+by its own spread."""
 
 PATIENCE = 500
 """After so many unusual batches in a row they are the stream, and the past begins anew."""
@@ -89,6 +93,8 @@ class CalmPast:
         facts = describe_batch(novelty, scores, features, shift)
         if self.taught >= FIRST and self.refused < PATIENCE:
             allowed = torch.maximum(self.deviations * self.variance.sqrt(), facts.new_tensor(SMALLEST_CHANGE))
+            if self.refused > 0:
+                allowed = RETURN * allowed
             away = facts - self.mean
             away[1:] = away[1:].abs()  # nearer to the stream's mean than usual is no reason for doubt
             if bool((away > allowed).any()):
