@@ -219,6 +219,7 @@ class GMM(GradientMethod):
             novelty=novelty,
             pseudo_labels=pseudo_label(likeliest, novelty, thresholds, self.settings.tie_rule),
             thresholds=thresholds,
+            unknown_share=gate.unknown_share,
         )
 
     def _second_view(self, passes: Passes, images: Tensor) -> Tensor:

@@ -82,6 +82,11 @@ class Gate(ABC):
     def update(self, novelty: Tensor) -> Thresholds:
         """Take in the scores (N,) of one batch and answer with the thresholds that hold for it."""
 
+    @property
+    def unknown_share(self) -> float:
+        """Estimate of the share of unknown samples; NaN for a gate that makes none."""
+        return math.nan
+
     @abstractmethod
     def state_dict(self) -> dict[str, Tensor]:
         """Everything that survives a batch."""
@@ -211,6 +216,13 @@ class MixtureGate(Gate):
         if self.batches <= self.refit_every or self.batches % self.refit_every == 0:
             self.thresholds = self._fit()
         return Thresholds(*self.thresholds.tolist())
+
+    @property
+    def unknown_share(self) -> float:
+        """Share of the recent scores above the threshold of prediction."""
+        if self.batches == 0:
+            return math.nan
+        return float((self.recent["score"].double() > self._to_axis(self.thresholds[2])).double().mean())
 
     def _fit(self) -> Tensor:
         recent = self.recent["score"].double()
