@@ -113,6 +113,30 @@ def test_used_share_is_the_share_with_a_pseudo_label() -> None:
         assert share == pytest.approx(sum(label != UNLABELED for label in labels.tolist()) / len(labels))
 
 
+def test_shares_are_those_of_labels_and_predictions() -> None:
+    result = run()
+    predictions, targets = torch.cat(result.log.predictions), torch.cat(result.log.targets)
+    record = result.record
+    assert record["shares"] == {
+        "true": pytest.approx(float((targets == UNKNOWN).double().mean())),
+        "rejected": pytest.approx(float((predictions == UNKNOWN).double().mean())),
+    }, "the default gate estimates no share"
+    assert "estimated_share" not in record["series"]
+    last = result.log.targets[-1]
+    assert record["series"]["true_share"][-1] == pytest.approx(sum(last == UNKNOWN).item() / len(last))
+
+
+def test_an_estimated_share_is_recorded() -> None:
+    method = driftgate.create("gmm", small_model(), seed=2, gate="mixture")
+    result = run_stream(method, stream(), SPLIT)
+    series = result.record["series"]["estimated_share"]
+    assert len(series) == 9 and all(0 <= share <= 1 for share in series)
+    assert series == [float(share) for share in result.log.unknown_share]
+    sizes = [len(batch) for batch in result.log.targets]
+    mean = sum(size * share for size, share in zip(sizes, series, strict=True)) / sum(sizes)
+    assert result.record["shares"]["estimated"] == pytest.approx(mean)
+
+
 def test_stopped_run_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:
     whole = run()
     path = tmp_path / "progress.safetensors"

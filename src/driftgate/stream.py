@@ -30,7 +30,7 @@ from driftgate.methods.base import Method
 from driftgate.methods.persistence import method_info, method_tensors, restore_method
 from driftgate.resources import give_back_memory, peak_memory, reset_peak_memory, resident_memory
 from driftgate.shifts import ClassSplit, Shift
-from driftgate.types import UNLABELED, DriftgateError, Prediction, Stream
+from driftgate.types import UNKNOWN, UNLABELED, DriftgateError, Prediction, Stream
 
 RECORD_FORMAT = 2
 """Since 2, peak memory is that above the loaded model."""
@@ -49,6 +49,7 @@ class StreamLog:
     novelty: list[Tensor] = field(default_factory=list)
     pseudo_labels: list[Tensor] = field(default_factory=list)
     thresholds: list[Tensor] = field(default_factory=list)
+    unknown_share: list[Tensor] = field(default_factory=list)
     seconds: list[Tensor] = field(default_factory=list)
 
     def add(self, prediction: Prediction, targets: Tensor, seconds: float) -> None:
@@ -58,6 +59,7 @@ class StreamLog:
         self.novelty.append(prediction.novelty)
         self.pseudo_labels.append(prediction.pseudo_labels)
         self.thresholds.append(torch.tensor(prediction.thresholds, dtype=torch.float64))
+        self.unknown_share.append(torch.tensor(prediction.unknown_share, dtype=torch.float64))
         self.seconds.append(torch.tensor(seconds, dtype=torch.float64))
 
     def __len__(self) -> int:
@@ -79,7 +81,7 @@ class StreamLog:
 
 
 _PER_SAMPLE = ("predictions", "targets", "classes", "novelty", "pseudo_labels")
-_PER_BATCH = ("thresholds", "seconds")
+_PER_BATCH = ("thresholds", "unknown_share", "seconds")
 
 
 @dataclass(frozen=True)
@@ -198,6 +200,27 @@ def used_share(log: StreamLog) -> list[float]:
     return [float((labels != UNLABELED).double().mean()) for labels in log.pseudo_labels]
 
 
+def share_series(log: StreamLog) -> dict[str, list[float]]:
+    """Shares of each batch: truly unknown, predicted as unknown and, for a method that estimates it, the estimate."""
+    found = {
+        "true_share": [float((labels == UNKNOWN).double().mean()) for labels in log.targets],
+        "rejected_share": [float((labels == UNKNOWN).double().mean()) for labels in log.predictions],
+    }
+    estimates = torch.stack(log.unknown_share)
+    return found if bool(estimates.isnan().all()) else {**found, "estimated_share": estimates.tolist()}
+
+
+def mean_shares(log: StreamLog) -> dict[str, float]:
+    """``true``, ``rejected`` and ``estimated`` share over all samples; an estimate counts once for each sample."""
+    sizes = torch.tensor([len(batch) for batch in log.targets], dtype=torch.float64)
+    found = {}
+    for name, values in share_series(log).items():
+        shares = torch.tensor(values, dtype=torch.float64)
+        there = ~shares.isnan()
+        found[name.removesuffix("_share")] = float((shares * sizes)[there].sum() / sizes[there].sum())
+    return found
+
+
 def _record(
     method: Method, log: StreamLog, split: ClassSplit, protocol: dict[str, Any], skipped: list[str]
 ) -> dict[str, Any]:
@@ -225,10 +248,12 @@ def _record(
         "metrics": metrics,
         "halves": part_scores(log, split, 2),
         "tenths": part_scores(log, split, 10),
+        "shares": mean_shares(log),
         "definitions": {name: DEFINITIONS[name] for name in metrics},
         "series": {
             "running_score": running_scores(log, split),
             "used_share": used_share(log),
+            **share_series(log),
             "tau_known": [row[0] for row in thresholds],
             "tau_unknown": [row[1] for row in thresholds],
             "tau": [row[2] for row in thresholds],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -49,6 +50,7 @@ class Prediction:
         novelty: (N,) float64, larger = more unknown.
         pseudo_labels: (N,) int64, what the step learns from: source class, ``UNKNOWN`` or ``UNLABELED``.
         thresholds: the thresholds on ``novelty`` that made ``labels`` and ``pseudo_labels``.
+        unknown_share: the method's own estimate of the share of unknown samples in the stream; NaN if it makes none.
     """
 
     labels: Tensor
@@ -56,6 +58,7 @@ class Prediction:
     novelty: Tensor
     pseudo_labels: Tensor
     thresholds: Thresholds
+    unknown_share: float = math.nan
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -207,3 +209,13 @@ def test_bad_settings_are_refused(settings: dict[str, float], message: str) -> N
         FrozenGate(**settings)  # type: ignore[arg-type]
     with pytest.raises(DriftgateError, match="window"):
         MixtureGate(window=8)
+
+
+def test_the_mixture_gate_estimates_the_share_of_unknown() -> None:
+    generator = torch.Generator().manual_seed(0)
+    gate = MixtureGate(0.5, refit_every=1)
+    assert math.isnan(gate.unknown_share) and math.isnan(FrozenGate().unknown_share)
+    for _ in range(10):
+        known, unknown = torch.rand(70, generator=generator) * 1e-3, 0.5 + 0.5 * torch.rand(30, generator=generator)
+        gate.update(torch.cat([known, unknown]))
+    assert gate.unknown_share == pytest.approx(0.3, abs=0.02)

@@ -366,6 +366,7 @@ class GMM(GradientMethod):
             novelty=novelty,
             pseudo_labels=torch.where(self._vetoed(output.features, labels), UNLABELED, labels),
             thresholds=thresholds,
+            unknown_share=gate.unknown_share,
         )
 
     def _vetoed(self, features: Tensor, labels: Tensor) -> Tensor:

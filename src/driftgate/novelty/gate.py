@@ -92,6 +92,11 @@ class Gate(ABC):
     def thresholds(self) -> Thresholds:
         """The thresholds as they stand; meaningless before the first batch."""
 
+    @property
+    def unknown_share(self) -> float:
+        """Estimate of the share of unknown samples; NaN for a gate that makes none."""
+        return math.nan
+
     @abstractmethod
     def state_dict(self) -> dict[str, Tensor]:
         """Everything that survives a batch."""
@@ -230,6 +235,13 @@ class MixtureGate(Gate):
     @property
     def thresholds(self) -> Thresholds:
         return Thresholds(*self.cuts.tolist())
+
+    @property
+    def unknown_share(self) -> float:
+        """Share of the recent scores above the threshold of prediction."""
+        if self.batches == 0:
+            return math.nan
+        return float((self.recent["score"].double() > self._to_axis(self.thresholds[2])).double().mean())
 
     def _fit(self) -> Tensor:
         recent = self.recent["score"].double()

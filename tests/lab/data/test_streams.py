@@ -18,7 +18,8 @@ from torch import Tensor
 from driftgate.lab.data.datasets import open_dataset
 from driftgate.lab.data.domains import FileDomain, MemoryDomain, read_tree
 from driftgate.lab.data.loading import BrokenImage, Transform
-from driftgate.lab.data.streams import DomainStream, TensorStream, dirichlet_order
+from driftgate.lab.data.orders import dirichlet_order
+from driftgate.lab.data.streams import DomainStream, TensorStream
 from driftgate.shifts import ClassSplit
 from driftgate.types import UNKNOWN, Batch, DriftgateError
 

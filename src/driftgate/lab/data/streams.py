@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from typing import Literal, get_args
+from typing import get_args
 
 import numpy as np
 import torch
@@ -13,12 +13,10 @@ from torch import Tensor
 
 from driftgate.lab.data.domains import Domain
 from driftgate.lab.data.loading import BrokenImage, Transform, load_ahead, to_floats
+from driftgate.lab.data.orders import Arrangement, Order, Ordering, UnknownShare, play
 from driftgate.rng import seeded
 from driftgate.shifts import ClassSplit
 from driftgate.types import Batch, DriftgateError, Stream
-
-Order = Literal["shuffled", "dirichlet"]
-Arrangement = Literal["mixed", "continual"]
 
 logger = logging.getLogger(__name__)
 
@@ -56,13 +54,17 @@ class DomainStream(Stream):
         input_size: height and width of an image, as the model expects it.
         batch_size: samples in a batch.
         seed: fixes the order.
-        drop_last: leave out an incomplete last batch (of each domain, if they come one after another).
+        drop_last: leave out an incomplete last batch (of each pass; of each domain, if they come one after another).
         order: ``shuffled``, or ``dirichlet`` for an order in which the same classes come together.
         concentration: of the Dirichlet distribution; small = each class in one stretch, large = shuffled.
         arrangement: ``mixed`` for all domains in one, ``continual`` for one after another (no batch holds two).
+        repeat: play it so many times, each time in a new order; continual domains come back in turn.
+        unknown_share: compose the stream so that this share of the samples belongs to target-private classes, drawn
+            without replacement; as long as known and unknown samples last. One that changes does so along each domain
+            that comes by itself, and along each pass. None: as many as there are.
         strict: fail at a broken image instead of skipping it.
         workers: threads that decode; 0 decodes in the caller's thread.
-        limit: use at most so many samples, the first of the order; continual domains get equal shares of it.
+        limit: use at most so many samples in a pass, the first of the order; continual domains get equal shares of it.
     """
 
     def __init__(
@@ -77,6 +79,8 @@ class DomainStream(Stream):
         order: Order = "shuffled",
         concentration: float = 0.1,
         arrangement: Arrangement = "mixed",
+        repeat: int = 1,
+        unknown_share: UnknownShare | None = None,
         strict: bool = False,
         workers: int = 1,
         limit: int | None = None,
@@ -85,19 +89,31 @@ class DomainStream(Stream):
             raise DriftgateError("Expected at least one domain but got none.")
         _check_choice("order", order, get_args(Order))
         _check_choice("arrangement", arrangement, get_args(Arrangement))
-        if batch_size < 1 or (limit is not None and limit < 1) or not concentration > 0:
+        if batch_size < 1 or (limit is not None and limit < 1) or not concentration > 0 or repeat < 1:
             raise DriftgateError(
-                f"Expected a positive batch size, limit and concentration but got {batch_size}, {limit} and "
-                f"{concentration}."
+                "Expected a positive batch size, limit, concentration and number of passes but got "
+                f"{batch_size}, {limit}, {concentration} and {repeat}."
             )
         self.domains, self.split, self.arrangement = tuple(domains), split, arrangement
         self.batch_size, self.drop_last, self.strict, self.workers = batch_size, drop_last, strict, workers
         self.transform = Transform(input_size)
         self.samples = Samples(domains, split.target_classes)
         segments = self.samples.per_domain() if arrangement == "continual" else [self.samples.chosen]
-        self.segments = order_segments(
-            segments, self.samples.classes, order=order, concentration=concentration, seed=seed, limit=limit
+        ordering = Ordering(
+            self.samples.classes,
+            self.samples.classes >= split.num_source,
+            order=order,
+            concentration=concentration,
+            share=unknown_share,
+            seed=seed,
         )
+        self.segments = play(segments, ordering, limit=limit, repeat=repeat)
+        if not self.segments:
+            raise DriftgateError(
+                f"Expected images of shared and of target-private classes for an unknown share of {unknown_share} but "
+                f"the {len(self.samples.chosen)} images of the split {split} are all of one kind; take another share "
+                "or shift."
+            )
         self._counts = [_num_batches(len(segment), batch_size, drop_last) for segment in self.segments]
         self._skipped: dict[str, None] = {}
 
@@ -216,46 +232,6 @@ def load_samples(
         except BrokenImage as error:
             broken.append(error)
     return images, kept, broken
-
-
-def order_segments(
-    segments: list[Tensor], classes: Tensor, *, order: Order, concentration: float, seed: int, limit: int | None
-) -> list[Tensor]:
-    """Each segment in its order; ``limit`` samples in all, in equal shares as far as the segments have them."""
-    generator, random = seeded(seed), np.random.default_rng(seed % 2**63)
-    left = sum(map(len, segments)) if limit is None else limit
-    ordered = []
-    for number, segment in enumerate(segments):
-        if order == "dirichlet":
-            chosen = segment[dirichlet_order(classes[segment], concentration, random)]
-        else:
-            chosen = segment[torch.randperm(len(segment), generator=generator)]
-        share = left if limit is None else -(-left // (len(segments) - number))
-        ordered.append(chosen[:share].clone())
-        left -= len(ordered[-1])
-    return ordered
-
-
-def dirichlet_order(classes: Tensor, concentration: float, random: np.random.Generator) -> Tensor:
-    """A label-correlated order of n samples with ``classes`` (n,).
-
-    The stream is cut into as many stretches as there are classes; each class spreads its samples over them with
-    proportions drawn from Dirichlet(concentration, ..., concentration); a stretch is shuffled. (NOTE and LAME order
-    their streams in this way.)
-    """
-    labels = classes.numpy()
-    present = np.unique(labels)
-    stretches: list[list[np.ndarray[tuple[int, ...], np.dtype[np.int64]]]] = [[] for _ in present]
-    for label in present:
-        members = random.permutation(np.flatnonzero(labels == label))
-        shares = random.dirichlet(np.full(len(present), concentration))
-        # Far below 1 the proportions can underflow to nothing: then the class takes one stretch.
-        if not np.isfinite(shares).all() or shares.sum() == 0:
-            shares = np.eye(len(present))[random.integers(len(present))]
-        cuts = np.rint(np.cumsum(shares)[:-1] * len(members)).astype(np.int64)
-        for stretch, part in zip(stretches, np.split(members, cuts), strict=True):
-            stretch.append(part)
-    return torch.from_numpy(np.concatenate([random.permutation(np.concatenate(stretch)) for stretch in stretches]))
 
 
 def _num_batches(samples: int, batch_size: int, drop_last: bool) -> int:
