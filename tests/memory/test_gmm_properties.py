@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from driftgate.memory import StreamingGMM
-from driftgate.memory.gmm import factorise, pack, packed_size, unpack_lower
+from driftgate.memory.gmm import factorise
+from driftgate.memory.packed import pack, packed_size, unpack_lower
 
 QUICK = settings(max_examples=60, deadline=None)
 

@@ -1,11 +1,6 @@
 """The memory of the method: one Gaussian a class in the reduced feature space, updated batch by batch (Eqs. 1-3).
 
 Shapes: N samples, C classes, R reduced dimensions, P = R(R+1)/2 different entries of a symmetric matrix.
-
-A symmetric matrix A is kept by wrapped diagonals: entry (k, i) is A[i, (i + k) mod R] for k = 0 .. R // 2, so the first
-R entries are the main diagonal. In this order the products x_i x_j of a vector with itself come from two views of it,
-without the gathers that a triangle kept row by row costs. For even R the second half of the last diagonal repeats the
-first; it stands at the end, and the state leaves it out.
 """
 
 from __future__ import annotations
@@ -14,13 +9,13 @@ import math
 from contextlib import nullcontext
 from copy import copy
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from driftgate.memory.blocks import blocks, for_each_block, one_thread
+from driftgate.memory.packed import add_symmetric_outer, pack, packed_size, unpack_lower, wrap
 from driftgate.types import DriftgateError
 
 SMALLEST_WEIGHT = float(torch.finfo(torch.float32).tiny)
@@ -307,38 +302,3 @@ def all_finite(values: Tensor) -> bool:
     """Whether ``values`` holds neither NaN nor infinity, in one pass and without a temporary array."""
     lowest, highest = values.detach().aminmax()
     return float(lowest) > -math.inf and float(highest) < math.inf  # NaN fails both
-
-
-def packed_size(dim: int) -> int:
-    """Number of different entries of a symmetric dim x dim matrix."""
-    return dim * (dim + 1) // 2
-
-
-@lru_cache(maxsize=16)
-def lower_positions(dim: int) -> Tensor:
-    """(P,) where each packed entry stands in the lower triangle of a flattened dim x dim matrix."""
-    diagonal, row = torch.arange(packed_size(dim)).div(dim, rounding_mode="floor"), torch.arange(packed_size(dim)) % dim
-    column = (row + diagonal) % dim
-    return torch.maximum(row, column) * dim + torch.minimum(row, column)
-
-
-def pack(matrices: Tensor) -> Tensor:
-    """(C, R, R) symmetric, of which the lower triangle is read -> (C, P): by wrapped diagonals."""
-    return matrices.flatten(1)[:, lower_positions(matrices.shape[1])]
-
-
-def unpack_lower(packed: Tensor, dim: int) -> Tensor:
-    """(C, P) -> (C, R, R): lower triangular, zeros above the diagonal."""
-    lower = packed.new_zeros(len(packed), dim * dim)
-    return lower.scatter_(1, lower_positions(dim).expand(len(packed), -1), packed).view(-1, dim, dim)
-
-
-def wrap(vectors: Tensor) -> Tensor:
-    """(M, R) -> (M, R // 2 + 1, R) view: entry (k, i) is ``vectors[:, (i + k) % R]``."""
-    dim = vectors.shape[1]
-    return torch.cat([vectors, vectors[:, : dim // 2]], dim=1).unfold(1, dim, 1)
-
-
-def add_symmetric_outer(target: Tensor, left: Tensor, right: Tensor) -> None:
-    """Add ``left right^T + right left^T`` to ``target``, in place; (C, R // 2 + 1, R) by wrapped diagonals, (C, R)."""
-    target.addcmul_(left[:, None], wrap(right)).addcmul_(right[:, None], wrap(left))
