@@ -46,6 +46,19 @@ def wrap(vectors: Tensor) -> Tensor:
     return torch.cat([vectors, vectors[:, : dim // 2]], dim=1).unfold(1, dim, 1)
 
 
+def wrapped_diagonals(matrix: Tensor) -> Tensor:
+    """(R, R) symmetric -> (R // 2 + 1, R) view: entry (k, i) is ``matrix[i, (i + k) % R]``."""
+    return wrap(matrix).diagonal(dim1=0, dim2=2)
+
+
 def add_symmetric_outer(target: Tensor, left: Tensor, right: Tensor) -> None:
-    """Add ``left right^T + right left^T`` to ``target``, in place; (C, R // 2 + 1, R) by wrapped diagonals, (C, R)."""
-    target.addcmul_(left[:, None], wrap(right)).addcmul_(right[:, None], wrap(left))
+    """Add ``left right^T + right left^T`` of every row to ``target``, in place.
+
+    ``left`` and ``right`` are (C, R), ``target`` is (C, R // 2 + 1, R) by wrapped diagonals, or (1, R // 2 + 1, R): one
+    matrix takes the sum over all rows, which is a matrix product.
+    """
+    if len(target) == len(left):
+        target.addcmul_(left[:, None], wrap(right)).addcmul_(right[:, None], wrap(left))
+    else:
+        summed = left.T @ right
+        target += wrapped_diagonals(summed + summed.T)
