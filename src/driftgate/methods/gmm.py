@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from driftgate.checkpoint import under_prefix, with_prefix
 from driftgate.data.augment import Augmentation
 from driftgate.losses import KLForm, MeanTerm, Reduction, contrastive_loss, kl_loss
-from driftgate.memory import StreamingGMM
+from driftgate.memory import CovarianceForm, StreamingGMM
 from driftgate.methods.base import MethodSettings, register
 from driftgate.methods.gradient import GradientMethod, GradientSettings
 from driftgate.models.passes import Passes
@@ -34,6 +34,8 @@ class GMMSettings(GradientSettings):
         reduced_dim: size of the reduced feature space (FD_r); at most the size of the features, for more dimensions
             than that would leave every covariance singular.
         decay: how much of the mixture's past survives a batch (alpha).
+        covariance: ``full`` keeps a covariance a class (the paper), ``tied`` one for all: a few percent of the memory
+            and of the mixture's time, and no shrinkage, for which there is nothing left to mix.
         covariance_floor, covariance_shrinkage, mean_shift: see ``StreamingGMM``.
         class_prior: how much the weights of the classes count beside the likelihoods: 0 not at all (the paper), 1 as
             in Bayes' rule. Without, a class that never appears gets its mean and covariance from the tails of the
@@ -57,6 +59,7 @@ class GMMSettings(GradientSettings):
     backbone_lr_scale: float = Field(default=1.0, ge=0.0)
     reduced_dim: int = Field(default=64, ge=1)
     decay: float = Field(default=0.999, ge=0.0, le=1.0)
+    covariance: CovarianceForm = "full"
     covariance_floor: float = Field(default=1e-6, ge=0.0)
     covariance_shrinkage: float = Field(default=300.0, ge=0.0)
     mean_shift: bool = False
@@ -124,6 +127,7 @@ class GMM(GradientMethod):
             model.num_classes,
             self.reducer.out_features,
             chosen.decay,
+            covariance=chosen.covariance,
             mean_shift=chosen.mean_shift,
             floor=chosen.covariance_floor,
             shrinkage=chosen.covariance_shrinkage,
@@ -155,7 +159,8 @@ class GMM(GradientMethod):
         """Start the mixture from prior knowledge, as the paper allows; before the first step only.
 
         ``means`` (C, R), ``covariances`` (C, R, R) and ``weights`` (C,), in samples. With ``space="features"`` they are
-        (C, D) and (C, D, D), class means and covariances of g(x), and are carried through the reducer.
+        (C, D) and (C, D, D), class means and covariances of g(x), and are carried through the reducer. A tied mixture
+        pools the covariances by the weights.
         """
         if self.steps > 0:
             raise DriftgateError(f"Expected a prior before the first step but {self.steps} were done; set it first.")
