@@ -1,4 +1,7 @@
-"""The promises every registered method keeps; a new method is picked up by the registry."""
+"""The promises every registered method keeps; a new method is picked up by the registry.
+
+A setting that changes what a method keeps between batches stands beside its default, as a variant of its own.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,18 @@ from driftgate.methods.gradient import GradientMethod
 from driftgate.models.passes import repeated_blocks
 from driftgate.models.statistics import SourceStatistics
 
-METHODS = sorted(driftgate.available())
+VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
+    **{name: (name, {}) for name in sorted(driftgate.available())},
+    "gmm, tied": ("gmm", {"covariance": "tied"}),
+    "gmm-comet, tied": ("gmm-comet", {"covariance": "tied"}),
+}
 
-pytestmark = pytest.mark.parametrize("name", METHODS)
+pytestmark = pytest.mark.parametrize("name", VARIANTS)
 
 
-def make(name: str, **settings: object) -> Method:
-    return driftgate.create(name, small_model(), **settings)
+def make(variant: str, model: driftgate.SourceModel | None = None, **settings: object) -> Method:
+    name, own = VARIANTS[variant]
+    return driftgate.create(name, model or small_model(), **(own | settings))
 
 
 def assert_same(one: Prediction, two: Prediction) -> None:
@@ -101,7 +109,7 @@ def test_a_backbone_known_by_name_needs_no_model_to_load(name: str, tmp_path: ob
     model = driftgate.SourceModel.build("cnn", ["a", "b", "c"], input_size=(16, 16))
     size = model.spec.feature_dim
     model.statistics = SourceStatistics(torch.randn(3, size), torch.zeros(size), torch.eye(size))
-    method = driftgate.create(name, model)
+    method = make(name, model)
     images = torch.rand(6, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     method.step(images)
     path = f"{tmp_path}/method.safetensors"
@@ -199,20 +207,18 @@ def test_the_caller_s_gradient_mode_and_precision_do_not_matter(name: str) -> No
 
 def test_one_and_two_classes(name: str) -> None:
     for num_classes in (1, 2):
-        method = driftgate.create(name, small_model(num_classes=num_classes))
+        method = make(name, small_model(num_classes=num_classes))
         for seed in range(3):
             assert_sound(method.step(images_of(6, seed)), 6, num_classes)
 
 
 def test_memory_modes_learn_the_same(name: str) -> None:
     """View by view and with activations computed again: the same weights, statistics and memory to rounding."""
-    if not issubclass(driftgate.available()[name], GradientMethod):
+    if not issubclass(driftgate.available()[VARIANTS[name][0]], GradientMethod):
         with pytest.raises(DriftgateError, match="no setting 'memory'"):
             make(name, memory="low")
         return
-    expected, *others = (
-        driftgate.create(name, sure_model(), lr=0.01, memory=memory) for memory in ("fast", "balanced", "low")
-    )
+    expected, *others = (make(name, sure_model(), lr=0.01, memory=memory) for memory in ("fast", "balanced", "low"))
     assert repeated_blocks(expected.model.backbone)  # or "low" would have nothing to compute again
     for seed in range(20):
         for method in (expected, *others):

@@ -3,68 +3,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 import torch
 from memory.oracle import Array, OracleMixture
+from memory.streams import CLASSES, DIM, HARD_BATCHES, SAMPLES, assert_close, run, stream, tensors
 from scipy.stats import multivariate_normal
 from torch import Tensor
 
-from driftgate.memory import StreamingGMM
+from driftgate.memory import CovarianceForm, StreamingGMM
 from driftgate.types import DriftgateError
 
-CLASSES, DIM, SAMPLES = 6, 16, 64
-Batch = tuple[Array, Array]
-
-
-def tensors(batch: Batch) -> tuple[Tensor, Tensor]:
-    return torch.from_numpy(batch[0]), torch.from_numpy(batch[1])
-
-
-def random_spreads(rng: np.random.Generator) -> Array:
-    """(C, R, R): each class has correlated features, with standard deviations from 0.3 to 3."""
-    spreads = []
-    for _ in range(CLASSES):
-        basis, _ = np.linalg.qr(rng.normal(size=(DIM, DIM)))
-        spreads.append(basis * rng.uniform(0.3, 3.0, size=DIM))
-    return np.stack(spreads)
-
-
-def stream(count: int, *, offset: float = 0.0, absent: range = range(0), seed: int = 0) -> list[Batch]:
-    """Batches in float32 precision; the last two classes have weights near 0, class 0 is away during ``absent``."""
-    rng = np.random.default_rng(seed)
-    centers, spreads = 4.0 * rng.normal(size=(CLASSES, DIM)), random_spreads(rng)
-    made = []
-    for index in range(count):
-        labels = rng.integers(CLASSES, size=SAMPLES)
-        noise = rng.normal(size=(SAMPLES, DIM))
-        features = offset + centers[labels] + np.einsum("nrs,ns->nr", spreads[labels], noise)
-        logits = rng.normal(size=(SAMPLES, CLASSES)) + 5.0 * (labels[:, None] == np.arange(CLASSES))
-        weights = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-        weights[:, -2] *= 1e-6
-        weights[:, -1] *= 1e-12
-        if index in absent:
-            weights[:, 0] = 0.0
-        made.append((features.astype(np.float32).astype(np.float64), weights.astype(np.float32).astype(np.float64)))
-    return made
-
-
-def run(mixture: StreamingGMM, batches: list[Batch]) -> OracleMixture:
-    """The same batches through the mixture and its oracle."""
-    oracle = OracleMixture(mixture.num_classes, mixture.dim, mixture.decay, mixture.mean_shift)
-    for batch in batches:
-        mixture.update(*tensors(batch))
-        oracle.update(*batch)
-    return oracle
-
-
-def assert_close(found: Tensor, expected: Array, tolerance: float = 1e-3) -> None:
-    """Every entry to ``tolerance`` of the largest of its class: a mean near 0 has no relative error of its own."""
-    scale = np.abs(expected).reshape(len(expected), -1).max(axis=1).reshape(-1, *[1] * (expected.ndim - 1))
-    error = np.abs(found.numpy().astype(np.float64) - expected) / scale
-    assert error.max() < tolerance, f"relative error {error.max()}"
+FORMS = get_args(CovarianceForm)
 
 
 @pytest.mark.parametrize(("num_classes", "dim"), [(1, 1), (9, 64), (3, 7), (345, 64), (200, 2)])
@@ -238,8 +190,9 @@ def test_a_variance_of_zero_never_comes_out_negative() -> None:
         assert float(variances.max()) < 1e-6
 
 
-def test_one_sample_has_its_place_as_mean_and_no_variance() -> None:
-    mixture = StreamingGMM(2, 3)
+@pytest.mark.parametrize("covariance", FORMS)
+def test_one_sample_has_its_place_as_mean_and_no_variance(covariance: CovarianceForm) -> None:
+    mixture = StreamingGMM(2, 3, covariance=covariance)
     sample = torch.tensor([[1.0, 2.0, 3.0]])
     mixture.update(sample, torch.tensor([[0.7, 0.3]]))
     assert torch.equal(mixture.means, sample.expand(2, 3))
@@ -251,8 +204,9 @@ def test_one_sample_has_its_place_as_mean_and_no_variance() -> None:
     torch.testing.assert_close(evaluation.squared_mahalanobis[1], torch.full((2,), 3e12, dtype=torch.float64))
 
 
-def test_a_class_never_seen_has_likelihood_zero_and_no_nan() -> None:
-    mixture = StreamingGMM(3, 4, shrinkage=1.0)
+@pytest.mark.parametrize("covariance", FORMS)
+def test_a_class_never_seen_has_likelihood_zero_and_no_nan(covariance: CovarianceForm) -> None:
+    mixture = StreamingGMM(3, 4, covariance=covariance, shrinkage=1.0)
     before = mixture.evaluate(torch.randn(5, 4))
     assert bool((before.log_likelihood == -math.inf).all())
     assert bool((before.squared_mahalanobis == math.inf).all())
@@ -264,35 +218,20 @@ def test_a_class_never_seen_has_likelihood_zero_and_no_nan() -> None:
     assert torch.equal(mixture.means[2], torch.zeros(4))
 
 
-def duplicated(rng: np.random.Generator) -> Array:
-    return np.repeat(rng.normal(size=(4, DIM)), 16, axis=0)
-
-
-def constant(rng: np.random.Generator) -> Array:
-    return np.full((SAMPLES, DIM), 0.1)
-
-
-def rank_deficient(rng: np.random.Generator) -> Array:
-    return rng.normal(size=(SAMPLES, 2)) @ rng.normal(size=(2, DIM))
-
-
-def huge_offset(rng: np.random.Generator) -> Array:
-    return 1e6 + rng.normal(size=(SAMPLES, DIM))
-
-
-def mixed_scales(rng: np.random.Generator) -> Array:
-    return rng.normal(size=(SAMPLES, DIM)) * np.logspace(-8, 8, DIM)
-
-
-@pytest.mark.parametrize("make", [duplicated, constant, rank_deficient, huge_offset, mixed_scales])
+@pytest.mark.parametrize("covariance", FORMS)
+@pytest.mark.parametrize("make", HARD_BATCHES)
 @pytest.mark.parametrize("weight", [1.0, 1e-12, 1e-30, 1e-300])
 @pytest.mark.parametrize("shrinkage", [0.0, 1.0])
 @pytest.mark.parametrize("floor", [0.0, 1e-6])
 def test_hard_batches_never_give_nan(
-    make: Callable[[np.random.Generator], Array], weight: float, shrinkage: float, floor: float
+    make: Callable[[np.random.Generator], Array],
+    weight: float,
+    shrinkage: float,
+    floor: float,
+    covariance: CovarianceForm,
 ) -> None:
     rng = np.random.default_rng(0)
-    mixture = StreamingGMM(3, DIM, shrinkage=shrinkage, floor=floor)
+    mixture = StreamingGMM(3, DIM, covariance=covariance, shrinkage=shrinkage, floor=floor)
     for _ in range(3):
         features = torch.from_numpy(make(rng))
         mixture.update(features, torch.tensor([0.9, 0.1, weight], dtype=torch.float64).expand(SAMPLES, 3))
@@ -304,9 +243,10 @@ def test_hard_batches_never_give_nan(
     assert bool((evaluation.log_likelihood[:, 2] == -math.inf).all()) == (weight == 1e-300)
 
 
-def test_a_huge_offset_changes_likelihoods_only_by_the_rounding_of_the_features() -> None:
+@pytest.mark.parametrize("covariance", FORMS)
+def test_a_huge_offset_changes_likelihoods_only_by_the_rounding_of_the_features(covariance: CovarianceForm) -> None:
     rng = np.random.default_rng(0)
-    near, far = StreamingGMM(2, 4), StreamingGMM(2, 4)
+    near, far = (StreamingGMM(2, 4, covariance=covariance) for _ in range(2))
     whole = torch.from_numpy(np.round(rng.normal(size=(200, 4)) * 16.0))  # exact at any offset here
     weights = torch.from_numpy(rng.uniform(size=(200, 2)))
     near.update(whole, weights)
@@ -315,14 +255,18 @@ def test_a_huge_offset_changes_likelihoods_only_by_the_rounding_of_the_features(
     torch.testing.assert_close(far.log_likelihood(whole + 2.0**20), near.log_likelihood(whole), rtol=1e-2, atol=1e-2)
 
 
-def test_weights_that_underflow_over_time_end_as_never_seen() -> None:
-    mixture = StreamingGMM(2, 3, decay=1e-5)
+@pytest.mark.parametrize("covariance", FORMS)
+def test_weights_that_underflow_over_time_end_as_never_seen(covariance: CovarianceForm) -> None:
+    mixture = StreamingGMM(2, 3, decay=1e-5, covariance=covariance)
     mixture.update(torch.randn(20, 3), torch.full((20, 2), 0.5))
     for _ in range(9):
         mixture.update(torch.randn(20, 3), torch.tensor([1.0, 0.0]).expand(20, 2))
     assert float(mixture.weights[1]) == 0.0
     assert bool((mixture.log_likelihood(torch.randn(4, 3))[:, 1] == -math.inf).all())
     assert bool(mixture.log_likelihood(torch.randn(4, 3))[:, 0].isfinite().all())
+    for _ in range(9):
+        mixture.update(torch.randn(20, 3), torch.zeros(20, 2))
+    assert all(float(part.abs().sum()) == 0.0 for part in mixture.state_dict().values())
 
 
 def test_with_shrinkage_a_class_of_almost_no_weight_neither_wins_nor_poisons() -> None:
@@ -366,11 +310,12 @@ BAD_UPDATES: list[tuple[str, Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]]]
 ]
 
 
+@pytest.mark.parametrize("covariance", FORMS)
 @pytest.mark.parametrize(("message", "spoil"), BAD_UPDATES)
 def test_a_bad_batch_is_refused_and_changes_nothing(
-    message: str, spoil: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+    message: str, spoil: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], covariance: CovarianceForm
 ) -> None:
-    mixture = StreamingGMM(3, 4)
+    mixture = StreamingGMM(3, 4, covariance=covariance)
     features, weights = torch.randn(8, 4), 0.1 + torch.rand(8, 3)
     mixture.update(features, weights)
     before = {name: tensor.clone() for name, tensor in mixture.state_dict().items()}
@@ -388,6 +333,7 @@ def test_bad_settings_priors_queries_and_states_are_refused() -> None:
         {"num_classes": 0},
         {"dim": 0},
         {"decay": 1.1},
+        {"covariance": "diagonal"},
         {"floor": -1.0},
         {"shrinkage": -1.0},
         {"prior_means": mean},
@@ -407,8 +353,9 @@ def test_bad_settings_priors_queries_and_states_are_refused() -> None:
         mixture.apply(StreamingGMM(2, 4).moments(torch.zeros(1, 4), torch.ones(1, 2)))
 
 
-def test_queries_change_nothing_and_a_clone_lives_its_own_life() -> None:
-    mixture = StreamingGMM(CLASSES, DIM, 0.9, mean_shift=True, shrinkage=2.0)
+@pytest.mark.parametrize("covariance", FORMS)
+def test_queries_change_nothing_and_a_clone_lives_its_own_life(covariance: CovarianceForm) -> None:
+    mixture = StreamingGMM(CLASSES, DIM, 0.9, covariance=covariance, mean_shift=True, shrinkage=2.0)
     batches = stream(3)
     run(mixture, batches[:2])
     before = {name: tensor.clone() for name, tensor in mixture.state_dict().items()}
@@ -436,14 +383,15 @@ def test_few_classes_leave_the_number_of_threads_as_it_was() -> None:
         torch.set_num_threads(usual)
 
 
+@pytest.mark.parametrize("covariance", FORMS)
 @pytest.mark.parametrize("threads", [1, 3])
-def test_repetition_is_bit_for_bit_on_any_number_of_threads(threads: int) -> None:
+def test_repetition_is_bit_for_bit_on_any_number_of_threads(threads: int, covariance: CovarianceForm) -> None:
     """100 classes make several blocks, so that three threads do share the work."""
     generator = torch.Generator().manual_seed(0)
     features, weights = torch.randn(16, 64, generator=generator), torch.rand(16, 100, generator=generator)
 
     def once() -> tuple[Tensor, Tensor]:
-        mixture = StreamingGMM(100, 64, shrinkage=1.0)
+        mixture = StreamingGMM(100, 64, covariance=covariance, shrinkage=1.0)
         mixture.update(features, weights)
         with torch.inference_mode():
             return mixture.packed_covariances, mixture.log_likelihood(features)

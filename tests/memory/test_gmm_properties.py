@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import get_args
 
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from driftgate.memory import StreamingGMM
-from driftgate.memory.gmm import factorise, pack, packed_size, unpack_lower
+from driftgate.memory import CovarianceForm, StreamingGMM
+from driftgate.memory.gmm import factorise
+from driftgate.memory.packed import pack, packed_size, unpack_lower
 
 QUICK = settings(max_examples=60, deadline=None)
+FORMS = st.sampled_from(get_args(CovarianceForm))
 
 
 @dataclass(frozen=True)
@@ -56,11 +59,11 @@ def assert_same(one: StreamingGMM, two: StreamingGMM, *, covariances: bool = Tru
         )
 
 
-@given(cases())
+@given(cases(), FORMS)
 @QUICK
-def test_the_order_of_samples_does_not_matter(case: Case) -> None:
+def test_the_order_of_samples_does_not_matter(case: Case, form: CovarianceForm) -> None:
     order = torch.randperm(len(case.features), generator=torch.Generator().manual_seed(case.seed))
-    one, two = case.mixture(), case.mixture()
+    one, two = case.mixture(covariance=form), case.mixture(covariance=form)
     one.update(case.features, case.weights)
     two.update(case.features[order], case.weights[order])
     assert_same(one, two)
@@ -76,10 +79,11 @@ def test_without_forgetting_a_split_batch_has_the_weights_and_means_of_the_whole
     assert_same(whole, split, covariances=False)
 
 
-@given(cases())
+@given(cases(), FORMS)
 @QUICK
-def test_with_mean_shift_a_split_batch_has_the_covariances_of_the_whole_too(case: Case) -> None:
-    whole, split = case.mixture(decay=1.0, mean_shift=True), case.mixture(decay=1.0, mean_shift=True)
+def test_with_mean_shift_a_split_batch_has_the_covariances_of_the_whole_too(case: Case, form: CovarianceForm) -> None:
+    whole = case.mixture(covariance=form, decay=1.0, mean_shift=True)
+    split = whole.clone()
     whole.update(case.features, case.weights)
     split.update(case.features[: case.cut], case.weights[: case.cut])
     split.update(case.features[case.cut :], case.weights[case.cut :])
@@ -96,10 +100,10 @@ def test_without_mean_shift_the_covariances_of_a_split_batch_do_differ() -> None
     assert float(split.covariances) == 0.5
 
 
-@given(cases(), st.floats(0.5, 1.0))
+@given(cases(), st.floats(0.5, 1.0), FORMS)
 @QUICK
-def test_added_moments_applied_once_equal_the_whole_batch(case: Case, decay: float) -> None:
-    start = case.mixture(decay=decay)
+def test_added_moments_applied_once_equal_the_whole_batch(case: Case, decay: float, form: CovarianceForm) -> None:
+    start = case.mixture(covariance=form, decay=decay)
     start.update(case.features.flip(0) + 1.0, case.weights.flip(0))
     whole, summed = start.clone(), start.clone()
     whole.update(case.features, case.weights)
@@ -110,25 +114,29 @@ def test_added_moments_applied_once_equal_the_whole_batch(case: Case, decay: flo
     assert (first + second).count == len(case.features)
 
 
-@given(cases())
+@given(cases(), FORMS)
 @QUICK
-def test_moments_about_another_centre_are_those_of_moved_features(case: Case) -> None:
-    mixture = case.mixture()
+def test_moments_about_another_centre_are_those_of_moved_features(case: Case, form: CovarianceForm) -> None:
+    mixture = case.mixture(covariance=form)
     moments = mixture.moments(case.features, case.weights)
     center = torch.linspace(-1.0, 1.0, case.features.shape[1], dtype=torch.float64)
     moved = moments.about(center)
     away = case.features - center
     expected = torch.einsum("nc,nr,ns->crs", case.weights, away, away)
+    if form == "tied":
+        expected = expected.sum(dim=0, keepdim=True)
     size = float(expected.abs().max()) + 1e-300
     found = unpack_lower(moved.second.flatten(1)[:, : packed_size(mixture.dim)], mixture.dim)
     torch.testing.assert_close(found, expected.tril(), rtol=0.0, atol=1e-12 * size)
     torch.testing.assert_close(moved.first, case.weights.T @ away, rtol=0.0, atol=1e-9 * float(away.abs().sum()))
 
 
-@given(cases(), st.sampled_from([0.0, 1.0]), st.booleans())
+@given(cases(), st.sampled_from([0.0, 1.0]), st.booleans(), FORMS)
 @QUICK
-def test_covariances_with_their_floor_stay_positive_definite(case: Case, shrinkage: float, mean_shift: bool) -> None:
-    mixture = case.mixture(decay=0.9, shrinkage=shrinkage, mean_shift=mean_shift)
+def test_covariances_with_their_floor_stay_positive_definite(
+    case: Case, shrinkage: float, mean_shift: bool, form: CovarianceForm
+) -> None:
+    mixture = case.mixture(covariance=form, decay=0.9, shrinkage=shrinkage, mean_shift=mean_shift)
     for part in (slice(0, case.cut), slice(case.cut, None), slice(None)):
         mixture.update(case.features[part], case.weights[part])
         covariances = mixture.covariances.double()
@@ -143,6 +151,24 @@ def test_covariances_with_their_floor_stay_positive_definite(case: Case, shrinka
         seen = mixture.weights > 0
         assert bool(evaluation.log_likelihood[:, seen].isfinite().all())
         assert bool((evaluation.squared_mahalanobis >= 0).all())
+
+
+@given(cases(), st.floats(0.0, 1.0), st.booleans())
+@QUICK
+def test_tied_is_the_pool_of_the_classes_covariances(case: Case, decay: float, mean_shift: bool) -> None:
+    full, tied = (case.mixture(covariance=form, decay=decay, mean_shift=mean_shift) for form in ("full", "tied"))
+    for part in (slice(0, case.cut), slice(case.cut, None), slice(None)):
+        for mixture in (full, tied):
+            mixture.update(case.features[part], case.weights[part])
+    assert torch.equal(tied.weights, full.weights)
+    assert torch.equal(tied.means, full.means)
+    shares = full.weights.double() / full.weights.double().sum().clamp_min(1e-300)
+    expected = torch.einsum("c,crs->rs", shares, full.covariances.double())
+    # Float32 rounds each covariance of the full form by the size of its own largest variance.
+    size = float(shares @ full.covariances.double().diagonal(dim1=-2, dim2=-1).amax(dim=1))
+    distance = float((case.features - case.features.mean(dim=0)).square().sum(dim=1).max())
+    found = tied.covariances[0].double()
+    torch.testing.assert_close(found, expected, rtol=0.0, atol=5e-7 * size + 1e-14 * distance)
 
 
 @given(st.integers(1, 12), st.integers(0, 2**31 - 1))

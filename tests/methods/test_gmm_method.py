@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -126,6 +127,34 @@ def test_state_bytes_are_the_formula_s() -> None:
         method = make(reduced_dim=asked, gate="frozen")
         method.step(images_of(8, 0))
         assert method.num_bytes == 4 * NUM_CLASSES * (dim + dim * (dim + 1) // 2 + 1) + 24
+
+
+@pytest.mark.parametrize("name", ["gmm", "gmm-comet"])
+def test_a_tied_covariance_is_the_default_with_shrinkage_without_bound(name: str) -> None:
+    """Through whole steps: the same labels and novelty, from a state of one covariance."""
+    tied = driftgate.create(name, small_model(), covariance="tied", reduced_dim=4)
+    pooled = driftgate.create(name, small_model(), covariance_shrinkage=1e9, reduced_dim=4)
+    own = driftgate.create(name, small_model(), reduced_dim=4, covariance_shrinkage=0.0)
+    for seed in range(4):
+        found, expected, other = (method.step(images_of(24, seed)) for method in (tied, pooled, own))
+        assert torch.allclose(found.novelty, expected.novelty, rtol=1e-5)
+        assert torch.equal(found.labels, expected.labels)
+        assert torch.equal(found.pseudo_labels, expected.pseudo_labels)
+    assert not torch.allclose(found.novelty, other.novelty, rtol=1e-4)
+    assert pooled.num_bytes - tied.num_bytes == 4 * (NUM_CLASSES - 1) * 10
+
+
+def test_tied_state_goes_by_the_setting_it_was_saved_with(tmp_path: Path) -> None:
+    method = make(covariance="tied")
+    method.step(images_of(8, 0))
+    method.save(tmp_path / "tied.safetensors")
+    loaded = driftgate.load(tmp_path / "tied.safetensors", model=small_model())
+    assert isinstance(loaded, GMM)
+    assert (loaded.settings.covariance, loaded.num_bytes) == ("tied", method.num_bytes)
+    with pytest.raises(DriftgateError, match=r"covariance it was saved with"):
+        make(covariance="full").load_memory_tensors(method.memory_tensors())
+    with pytest.raises(DriftgateError, match=r"covariance"):
+        make(covariance="diagonal")
 
 
 def test_prior_knowledge_is_where_the_mixture_starts() -> None:

@@ -1,11 +1,7 @@
 """The memory of the method: one Gaussian a class in the reduced feature space, updated batch by batch (Eqs. 1-3).
 
-Shapes: N samples, C classes, R reduced dimensions, P = R(R+1)/2 different entries of a symmetric matrix.
-
-A symmetric matrix A is kept by wrapped diagonals: entry (k, i) is A[i, (i + k) mod R] for k = 0 .. R // 2, so the first
-R entries are the main diagonal. In this order the products x_i x_j of a vector with itself come from two views of it,
-without the gathers that a triangle kept row by row costs. For even R the second half of the last diagonal repeats the
-first; it stands at the end, and the state leaves it out.
+Shapes: N samples, C classes, R reduced dimensions, P = R(R+1)/2 different entries of a symmetric matrix;
+K covariances: one a class (K = C), or one for all (K = 1) where they are tied.
 """
 
 from __future__ import annotations
@@ -14,14 +10,17 @@ import math
 from contextlib import nullcontext
 from copy import copy
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
 from driftgate.memory.blocks import blocks, for_each_block, one_thread
+from driftgate.memory.packed import add_symmetric_outer, pack, packed_size, unpack_lower, wrap, wrapped_diagonals
 from driftgate.types import DriftgateError
+
+CovarianceForm = Literal["full", "tied"]
+"""A covariance a class, as in the paper, or one for all."""
 
 SMALLEST_WEIGHT = float(torch.finfo(torch.float32).tiny)
 """A class whose weight falls below this cannot be stored with full precision and counts as never seen."""
@@ -33,6 +32,9 @@ RELATIVE_FLOOR = 1e-6
 """Variance added to every direction, as a share of the mean variance; grows tenfold where a factorisation fails."""
 
 FloorRule = Literal["relative", "absolute"]
+
+LARGEST_EXPANDED = 1e8
+"""Squared length up to which |a - b|^2 = |a|^2 - 2ab + |b|^2 is exact to 1e-7 in float64."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,8 @@ class Moments:
         center: (R,) the point the moments are taken about.
         weight: (C,) sum of the weights of each class.
         first: (C, R) weighted sum of ``features - center``.
-        second: (C, R // 2 + 1, R) weighted sum of the outer products of ``features - center``, by wrapped diagonals.
+        second: (K, R // 2 + 1, R) weighted sum of the outer products of ``features - center``, by wrapped diagonals; of
+            a class, or of all classes together where they share a covariance.
     """
 
     count: int
@@ -57,10 +60,23 @@ class Moments:
     second: Tensor
 
     def __add__(self, other: Moments) -> Moments:
+        other.check_size(self.size)
         count = self.count + other.count
         center = (self.count * self.center + other.count * other.center) / count
         one, two = self.about(center), other.about(center)
         return Moments(count, center, one.weight + two.weight, one.first + two.first, one.second + two.second)
+
+    @property
+    def size(self) -> tuple[int, int, int]:
+        """C, R and K."""
+        return (*self.first.shape, len(self.second))
+
+    def check_size(self, expected: tuple[int, int, int]) -> None:
+        if self.size != expected:
+            raise DriftgateError(
+                f"Expected moments of (classes, dimensions, covariances) {expected} but got {self.size}; take them "
+                "from mixtures of the same settings."
+            )
 
     def about(self, center: Tensor) -> Moments:
         """The same moments about another centre (the parallel axis theorem)."""
@@ -87,18 +103,28 @@ class StreamingGMM:
     State is float32 with only the lower triangle of each covariance: ``4 * C * (R + R(R+1)/2 + 1)`` bytes. No array
     of N x C x R x R elements is ever made.
 
+    Tied, all classes share the pool of their covariances, Sigma = sum_c s(c) Sigma(c) / S with S = sum_c s(c), in
+    ``4 * (C(R + 1) + R(R+1)/2)`` bytes. It follows from both sides of Eq. 3, times s_k(c), summed over the classes:
+
+        S_k Sigma_k = alpha S_{k-1} Sigma_{k-1} + sum_c sum_i f_c(x_i) (r_i - mu_k(c)) (r_i - mu_k(c))^T
+
+    so that neither a covariance nor a second moment a class is needed.
+
     Args:
         num_classes: number of classes C.
         dim: number of reduced dimensions R.
         decay: the paper's alpha; 1 never forgets.
+        covariance: ``full``, one a class (the paper), or ``tied``, one for all.
         mean_shift: add the spread that the moving mean leaves behind to the covariance. Off in the paper; with it and
             ``decay=1`` the covariance is exactly that of all samples seen.
         floor: variance added to every direction at query time.
         floor_rule: whether ``floor`` is a share of the mean variance of the class (``relative``), or the variance
             itself (``absolute``, the released code), which weighs more the smaller the features are.
         shrinkage: number of pseudo-samples of the pooled covariance mixed into each class at query time, so that a
-            class seen only through the tails of the predictions cannot win by a degenerate covariance. 0 in the paper.
-        prior_means, prior_covariances, prior_weights: (C, R), (C, R, R) and (C,) prior knowledge; all or none.
+            class seen only through the tails of the predictions cannot win by a degenerate covariance. 0 in the paper;
+            changes nothing where tied, for the pooled covariance is all there is.
+        prior_means, prior_covariances, prior_weights: (C, R), (C, R, R) and (C,) prior knowledge; all or none. Tied,
+            the covariances are pooled by the weights.
     """
 
     def __init__(
@@ -107,6 +133,7 @@ class StreamingGMM:
         dim: int,
         decay: float = 0.999,
         *,
+        covariance: CovarianceForm = "full",
         mean_shift: bool = False,
         floor: float = RELATIVE_FLOOR,
         floor_rule: FloorRule = "relative",
@@ -121,11 +148,13 @@ class StreamingGMM:
             raise DriftgateError(f"Expected a decay between 0 and 1 but got {decay}.")
         if floor < 0 or shrinkage < 0:
             raise DriftgateError(f"Expected a floor and a shrinkage of at least 0 but got {floor} and {shrinkage}.")
-        self.num_classes, self.dim, self.decay = num_classes, dim, decay
+        if covariance not in get_args(CovarianceForm):
+            raise DriftgateError(f"Expected a covariance out of full, tied but got {covariance!r}.")
+        self.num_classes, self.dim, self.decay, self.tied = num_classes, dim, decay, covariance == "tied"
         self.mean_shift, self.floor, self.shrinkage = mean_shift, floor, shrinkage
         self.floor_rule: FloorRule = floor_rule
         self.means = torch.zeros(num_classes, dim)
-        self.packed_covariances = torch.zeros(num_classes, packed_size(dim))
+        self.packed_covariances = torch.zeros(1 if self.tied else num_classes, packed_size(dim))
         self.weights = torch.zeros(num_classes)
         prior = (prior_means, prior_covariances, prior_weights)
         if any(part is not None for part in prior):
@@ -138,16 +167,20 @@ class StreamingGMM:
         found = tuple(tuple(part.shape) for part in (means, covariances, weights))
         if found != expected:
             raise DriftgateError(f"Expected a prior of shapes {expected} but got {found}.")
-        prior = (means.detach().float().clone(), pack(covariances.detach()).float(), weights.detach().float().clone())
+        packed = pack(covariances.detach())
+        if self.tied:
+            masses = weights.detach().to(packed.device, torch.float64)
+            packed = (masses @ packed.double() / masses.sum().clamp_min(SMALLEST_WEIGHT))[None]
+        prior = (means.detach().float().clone(), packed.float(), weights.detach().float().clone())
         if not all(all_finite(part) for part in prior) or bool((weights < 0).any()):
             raise DriftgateError("Expected a finite prior with weights of at least 0.")
         self.means, self.packed_covariances, self.weights = prior
 
     @property
     def covariances(self) -> Tensor:
-        """(C, R, R) float32 covariances by Eq. 3, without floor and shrinkage."""
+        """(C, R, R) float32 covariances by Eq. 3, without floor and shrinkage; tied, C views of one."""
         lower = unpack_lower(self.packed_covariances, self.dim)
-        return lower + lower.tril(-1).mT
+        return (lower + lower.tril(-1).mT).expand(self.num_classes, -1, -1)
 
     @property
     def num_bytes(self) -> int:
@@ -160,7 +193,8 @@ class StreamingGMM:
         for name, mine in self.state_dict().items():
             if state[name].shape != mine.shape:
                 raise DriftgateError(
-                    f"Expected mixture {name} of shape {tuple(mine.shape)} but got {tuple(state[name].shape)}."
+                    f"Expected mixture {name} of shape {tuple(mine.shape)} but got {tuple(state[name].shape)}; "
+                    "load it with the classes, dimensions and covariance it was saved with."
                 )
             setattr(self, name, state[name].float().clone())
 
@@ -184,44 +218,43 @@ class StreamingGMM:
         # A batch centred on its own mean has small numbers even where the features sit at a large offset.
         center = samples.mean(dim=0)
         centered = samples - center
-        wrapped = wrap(centered)
-        second = centered.new_empty(self.num_classes, wrapped.shape[1], self.dim)
-        few_classes = len(blocks(self.num_classes, self.dim**2)) == 1
-        with one_thread() if few_classes else nullcontext():
+        few = len(blocks(len(self.packed_covariances), self.dim**2)) == 1
+        with one_thread() if few else nullcontext():
             first = per_class @ centered
-            for part in blocks(wrapped.shape[1], 2 * centered.numel()):  # the products, and the matrix product's copy
-                products = (centered[:, None] * wrapped[:, part]).flatten(1)
-                second[:, part] = (per_class @ products).view(self.num_classes, -1, self.dim)
+            second = pooled_second(centered, per_class) if self.tied else class_seconds(centered, per_class)
         return Moments(len(samples), center, per_class.sum(dim=1), first, second)
 
     def apply(self, moments: Moments) -> None:
         """Eqs. 1-3: mix the moments of a batch (or of several, added) with the decayed past."""
-        if moments.first.shape != self.means.shape:
-            raise DriftgateError(
-                f"Expected moments of shape {tuple(self.means.shape)} but got {tuple(moments.first.shape)}."
-            )
+        moments.check_size((self.num_classes, self.dim, len(self.packed_covariances)))
         past = self.decay * self.weights.double()
         total = past + moments.weight
         seen = total >= SMALLEST_WEIGHT
         scale = torch.where(seen, 1.0 / total, 0.0)[:, None]  # 0 leaves a class never seen at mean and covariance 0
         past_share, old_offset = past[:, None] * scale, self.means.double() - moments.center
         offset = past_share * old_offset + scale * moments.first
+        spread_scale, spread_past = scale, past_share
+        if self.tied:  # both sides of Eq. 3 summed over the classes
+            spread_scale = torch.where(seen.any(), 1.0 / total.sum(), 0.0).view(1, 1)
+            spread_past = past.sum() * spread_scale
         # The sum over (r - mu)(r - mu)^T from the moments about the centre, with mu = center + offset.
-        correction = scale * (0.5 * moments.weight[:, None] * offset - moments.first)
+        correction = spread_scale * (0.5 * moments.weight[:, None] * offset - moments.first)
         drift = old_offset - offset
         packed_covariances = torch.empty_like(self.packed_covariances)
 
         def mix(part: slice) -> None:
-            covariance = moments.second[part] * scale[part, :, None]
-            add_symmetric_outer(covariance, correction[part], offset[part])
+            members = slice(None) if self.tied else part
+            covariance = moments.second[part] * spread_scale[part, :, None]
+            add_symmetric_outer(covariance, correction[members], offset[members])
             if self.mean_shift:
-                add_symmetric_outer(covariance, 0.5 * past_share[part] * drift[part], drift[part])
+                moved = 0.5 * past[members, None] * spread_scale[part] * drift[members]
+                add_symmetric_outer(covariance, moved, drift[members])
             packed = covariance.flatten(1)[:, : packed_covariances.shape[1]]
-            packed.addcmul_(self.packed_covariances[part].double(), past_share[part])
+            packed.addcmul_(self.packed_covariances[part].double(), spread_past[part])
             packed[:, : self.dim].clamp_(min=0.0)  # a variance of 0 may come out as -1e-16 of the moments it is made of
             packed_covariances[part] = packed
 
-        for_each_block(mix, blocks(self.num_classes, self.dim**2))
+        for_each_block(mix, blocks(len(packed_covariances), self.dim**2))
         means = torch.where(seen[:, None], moments.center + offset, 0.0).float()
         weights = torch.where(seen, total, 0.0).float()
         # No entry of a covariance is larger than the largest variance, and those stand first.
@@ -240,7 +273,21 @@ class StreamingGMM:
         the density itself (the paper), 1 the joint density of Bayes' rule.
         """
         self._check_features(features)
-        samples, means = features.detach().double(), self.means.double()
+        samples = features.detach().double()
+        squared, log_determinants = self._distances_tied(samples) if self.tied else self._distances_full(samples)
+        log_likelihood = -0.5 * (squared + log_determinants + self.dim * math.log(2.0 * math.pi))
+        unseen = (self.weights == 0)[:, None]
+        if prior > 0:
+            shares = self.weights.double() / self.weights.double().sum().clamp_min(SMALLEST_WEIGHT)
+            log_likelihood += prior * shares.clamp_min(SMALLEST_WEIGHT).log()[:, None]
+        return MixtureEvaluation(
+            log_likelihood.masked_fill_(unseen, -math.inf).T,
+            squared.masked_fill_(unseen, math.inf).T,
+        )
+
+    def _distances_full(self, samples: Tensor) -> tuple[Tensor, Tensor]:
+        """(C, N) squared Mahalanobis distances and (C, 1) log-determinants, one factorisation a class."""
+        means = self.means.double()
         keep, pooled, floor = self._regularisation()
         squared = samples.new_empty(self.num_classes, len(samples))
         log_determinants = samples.new_empty(self.num_classes, 1)
@@ -253,19 +300,20 @@ class StreamingGMM:
             whitened = (samples - means[part, None]).mT
             torch.linalg.solve_triangular(factors, whitened, upper=False, out=whitened)
             torch.linalg.vector_norm(whitened, dim=1, out=squared[part])
-            log_determinants[part, 0] = 2.0 * factors.diagonal(dim1=-2, dim2=-1).log().sum(dim=1)
+            log_determinants[part, 0] = log_determinant(factors)
 
         for_each_block(whiten, blocks(self.num_classes, self.dim * max(self.dim, len(samples))))
-        squared.square_()
-        log_likelihood = -0.5 * (squared + log_determinants + self.dim * math.log(2.0 * math.pi))
-        unseen = (self.weights == 0)[:, None]
-        if prior > 0:
-            shares = self.weights.double() / self.weights.double().sum().clamp_min(SMALLEST_WEIGHT)
-            log_likelihood += prior * shares.clamp_min(SMALLEST_WEIGHT).log()[:, None]
-        return MixtureEvaluation(
-            log_likelihood.masked_fill_(unseen, -math.inf).T,
-            squared.masked_fill_(unseen, math.inf).T,
-        )
+        return squared.square_(), log_determinants
+
+    def _distances_tied(self, samples: Tensor) -> tuple[Tensor, Tensor]:
+        """(C, N) squared Mahalanobis distances and (1, 1) log-determinant: one factorisation whitens everything."""
+        with one_thread():
+            packed = self.packed_covariances.double()
+            factor = factorise(unpack_lower(packed, self.dim), self._floors(packed[:, : self.dim].mean(dim=1)))
+            points = torch.cat([self.means.double(), samples]) - samples.mean(dim=0)
+            whitened = torch.linalg.solve_triangular(factor[0], points.T, upper=False).T
+            means, queries = whitened.split([self.num_classes, len(samples)])
+            return squared_distances(means, queries), log_determinant(factor)[:, None]
 
     def _regularisation(self) -> tuple[Tensor, Tensor | None, Tensor]:
         """What a query adds to the covariances: ``keep * covariance + (1 - keep) * pooled + floor * identity``.
@@ -281,17 +329,36 @@ class StreamingGMM:
             parts = blocks(self.num_classes, self.dim**2)
             pooled = torch.stack([shares[part] @ self.packed_covariances[part].double() for part in parts]).sum(dim=0)
             variance = torch.lerp(shares @ variance, variance, keep[:, 0])
-        if self.floor_rule == "absolute":
-            return keep, pooled, torch.full_like(weights, max(self.floor, ABSOLUTE_FLOOR))
         # A class made of one sample has no variance of its own: measure its floor by the others'.
         variance = torch.maximum(variance, shares @ variance)
-        return keep, pooled, self.floor * variance + ABSOLUTE_FLOOR
+        return keep, pooled, self._floors(variance)
+
+    def _floors(self, variance: Tensor) -> Tensor:
+        """(K,) mean variances -> (K,): what is added to every direction."""
+        if self.floor_rule == "absolute":
+            return torch.full_like(variance, max(self.floor, ABSOLUTE_FLOOR))
+        return self.floor * variance + ABSOLUTE_FLOOR
 
     def _check_features(self, features: Tensor) -> None:
         if features.ndim != 2 or features.shape[1] != self.dim or len(features) == 0:
             raise DriftgateError(f"Expected features of shape (N, {self.dim}) but got {tuple(features.shape)}.")
         if not all_finite(features):
             raise DriftgateError("Expected finite features but got NaN or infinity; the network has diverged.")
+
+
+def class_seconds(centered: Tensor, per_class: Tensor) -> Tensor:
+    """(N, R), (C, N) -> (C, R // 2 + 1, R): the weighted sum of outer products of every class."""
+    wrapped = wrap(centered)
+    second = centered.new_empty(len(per_class), *wrapped.shape[1:])
+    for part in blocks(wrapped.shape[1], 2 * centered.numel()):  # the products, and the matrix product's copy
+        products = (centered[:, None] * wrapped[:, part]).flatten(1)
+        second[:, part] = (per_class @ products).view(len(per_class), -1, centered.shape[1])
+    return second
+
+
+def pooled_second(centered: Tensor, per_class: Tensor) -> Tensor:
+    """(N, R), (C, N) -> (1, R // 2 + 1, R): the same summed over the classes; only a sample's whole weight counts."""
+    return wrapped_diagonals((centered.T * per_class.sum(dim=0)) @ centered)[None]
 
 
 def factorise(lower: Tensor, floor: Tensor) -> Tensor:
@@ -311,42 +378,19 @@ def factorise(lower: Tensor, floor: Tensor) -> Tensor:
     return factors
 
 
+def log_determinant(factors: Tensor) -> Tensor:
+    """(K, R, R) lower Cholesky factors -> (K,) log-determinants of the matrices."""
+    return 2.0 * factors.diagonal(dim1=-2, dim2=-1).log().sum(dim=1)
+
+
+def squared_distances(one: Tensor, other: Tensor) -> Tensor:
+    """(C, R), (N, R) -> (C, N): by a matrix product where that is exact enough, else difference by difference."""
+    longest = torch.cat([one, other]).square().sum(dim=1).max()
+    mode = "use_mm_for_euclid_dist" if bool(longest <= LARGEST_EXPANDED) else "donot_use_mm_for_euclid_dist"
+    return torch.cdist(one, other, compute_mode=mode).square_()
+
+
 def all_finite(values: Tensor) -> bool:
     """Whether ``values`` holds neither NaN nor infinity, in one pass and without a temporary array."""
     lowest, highest = values.detach().aminmax()
     return float(lowest) > -math.inf and float(highest) < math.inf  # NaN fails both
-
-
-def packed_size(dim: int) -> int:
-    """Number of different entries of a symmetric dim x dim matrix."""
-    return dim * (dim + 1) // 2
-
-
-@lru_cache(maxsize=16)
-def lower_positions(dim: int) -> Tensor:
-    """(P,) where each packed entry stands in the lower triangle of a flattened dim x dim matrix."""
-    diagonal, row = torch.arange(packed_size(dim)).div(dim, rounding_mode="floor"), torch.arange(packed_size(dim)) % dim
-    column = (row + diagonal) % dim
-    return torch.maximum(row, column) * dim + torch.minimum(row, column)
-
-
-def pack(matrices: Tensor) -> Tensor:
-    """(C, R, R) symmetric, of which the lower triangle is read -> (C, P): by wrapped diagonals."""
-    return matrices.flatten(1)[:, lower_positions(matrices.shape[1])]
-
-
-def unpack_lower(packed: Tensor, dim: int) -> Tensor:
-    """(C, P) -> (C, R, R): lower triangular, zeros above the diagonal."""
-    lower = packed.new_zeros(len(packed), dim * dim)
-    return lower.scatter_(1, lower_positions(dim).expand(len(packed), -1), packed).view(-1, dim, dim)
-
-
-def wrap(vectors: Tensor) -> Tensor:
-    """(M, R) -> (M, R // 2 + 1, R) view: entry (k, i) is ``vectors[:, (i + k) % R]``."""
-    dim = vectors.shape[1]
-    return torch.cat([vectors, vectors[:, : dim // 2]], dim=1).unfold(1, dim, 1)
-
-
-def add_symmetric_outer(target: Tensor, left: Tensor, right: Tensor) -> None:
-    """Add ``left right^T + right left^T`` to ``target``, in place; (C, R // 2 + 1, R) by wrapped diagonals, (C, R)."""
-    target.addcmul_(left[:, None], wrap(right)).addcmul_(right[:, None], wrap(left))

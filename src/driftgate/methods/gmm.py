@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 from driftgate.checkpoint import under_prefix, with_prefix
 from driftgate.losses import KLForm, MeanTerm, Reduction, contrastive_loss, kl_loss
-from driftgate.memory import MixtureEvaluation, StreamingGMM
+from driftgate.memory import CovarianceForm, MixtureEvaluation, StreamingGMM
 from driftgate.memory.gmm import FloorRule
 from driftgate.methods.base import MethodSettings, register
 from driftgate.methods.gradient import GradientMethod, GradientSettings
@@ -36,7 +36,7 @@ from driftgate.models.normalization import (
 )
 from driftgate.models.passes import Passes
 from driftgate.models.source_model import ModelOutput, SourceModel
-from driftgate.novelty.calm import CalmPast
+from driftgate.novelty.calm import CalmPast, mixture_shift
 from driftgate.novelty.gate import (
     Gate,
     GateKind,
@@ -50,7 +50,7 @@ from driftgate.novelty.gate import (
 from driftgate.novelty.scores import SCORES_FROM_ZERO, ScoreInputs, get_score
 from driftgate.novelty.share import ShareGate, UnknownShare, share_bounds
 from driftgate.rng import seeded
-from driftgate.types import UNLABELED, DriftgateError, Prediction, Thresholds
+from driftgate.types import UNLABELED, DriftgateError, Prediction
 from driftgate.views.images import Augmentation
 
 SOURCE_THRESHOLD = 0.5
@@ -64,6 +64,8 @@ class GMMSettings(GradientSettings):
         reduced_dim: size of the reduced feature space (FD_r); at most the size of the features, for more dimensions
             than that would leave every covariance singular.
         decay: how much of the mixture's past survives a batch (alpha).
+        covariance: ``full`` keeps a covariance a class (the paper), ``tied`` one for all: a few percent of the memory
+            and of the mixture's time, and no shrinkage, for which there is nothing left to mix.
         covariance_floor, floor_rule, covariance_shrinkage, mean_shift: see ``StreamingGMM``.
         class_prior: how much the weights of the classes count beside the likelihoods: 0 not at all (the paper), 1 as
             in Bayes' rule. Without, a class that never appears gets its mean and covariance from the tails of the
@@ -106,6 +108,7 @@ class GMMSettings(GradientSettings):
     backbone_lr_scale: float | None = Field(default=None, ge=0.0)
     reduced_dim: int = Field(default=64, ge=1)
     decay: float = Field(default=0.999, ge=0.0, le=1.0)
+    covariance: CovarianceForm = "full"
     covariance_floor: float = Field(default=1e-6, ge=0.0)
     floor_rule: FloorRule = "relative"
     covariance_shrinkage: float = Field(default=300.0, ge=0.0)
@@ -130,16 +133,6 @@ class GMMSettings(GradientSettings):
     kl_weight: float = Field(default=1.0, ge=0.0)
     kl_form: KLForm = "cross_entropy"
     kl_temperature: float = Field(default=0.1, gt=0.0)
-
-
-def mean_shift(mixture: StreamingGMM, reduced: Tensor) -> Tensor:
-    """Squared distance of the mean of (N, R) from the mixture's, in the mixture's variances; 0 while it is empty."""
-    shares = mixture.weights.double() / mixture.weights.double().sum().clamp_min(1e-30)
-    mean = shares @ mixture.means.double()
-    within = mixture.covariances.double().diagonal(dim1=1, dim2=2)
-    variance = shares @ (within + (mixture.means.double() - mean).square())
-    moved = reduced.detach().double().mean(dim=0) - mean
-    return (moved.square() / variance.clamp_min(1e-30)).mean() * float(shares.sum() > 0)
 
 
 PAPER: dict[str, Any] = {
@@ -201,6 +194,7 @@ class GMM(GradientMethod):
             model.num_classes,
             self.reducer.out_features,
             chosen.decay,
+            covariance=chosen.covariance,
             mean_shift=chosen.mean_shift,
             floor=chosen.covariance_floor,
             floor_rule=chosen.floor_rule,
@@ -241,7 +235,8 @@ class GMM(GradientMethod):
         """Start the mixture from prior knowledge, as the paper allows; before the first step only.
 
         ``means`` (C, R), ``covariances`` (C, R, R) and ``weights`` (C,), in samples. With ``space="features"`` they are
-        (C, D) and (C, D, D), class means and covariances of g(x), and are carried through the reducer.
+        (C, D) and (C, D, D), class means and covariances of g(x), and are carried through the reducer. A tied mixture
+        pools the covariances by the weights.
         """
         if self.steps > 0:
             raise DriftgateError(f"Expected a prior before the first step but {self.steps} were done; set it first.")
@@ -278,7 +273,7 @@ class GMM(GradientMethod):
         mixture, gate, calm = self.mixture.clone(), self.gate.clone(), self.calm.clone()
         prediction = self._assess(output, reduced, mixture, gate)
         # By its own statistics every batch has the same mean, so the last norm layer is asked what it took away.
-        shift = mean_shift(self.mixture, reduced) if statistics is None else batch_mean_shift(self.model, statistics)
+        shift = mixture_shift(self.mixture, reduced) if statistics is None else batch_mean_shift(self.model, statistics)
         facts = (prediction.novelty, prediction.scores, output.features, shift)
         if self.settings.skip_unusual and not calm.accept(*facts):
             restore_buffers(self.model, buffers)
@@ -298,7 +293,7 @@ class GMM(GradientMethod):
             return entropy_prediction(output.logits, SOURCE_THRESHOLD)
         evaluation = self._evaluate(self.mixture, reduced)
         novelty = self._novelty(output, reduced, self.mixture, evaluation)
-        prediction = self._judge(output, evaluation, novelty, self.gate.thresholds)
+        prediction = self._judge(output, evaluation, novelty, self.gate)
         return replace(prediction, pseudo_labels=torch.full_like(prediction.labels, UNLABELED))
 
     def _choose_statistics(self, images: Tensor) -> bool:
@@ -337,7 +332,8 @@ class GMM(GradientMethod):
         mixture.update(reduced, output.logits.detach().softmax(dim=1))
         evaluation = self._evaluate(mixture, reduced)
         novelty = self._novelty(output, reduced, mixture, evaluation)
-        return self._judge(output, evaluation, novelty, gate.update(novelty))
+        gate.update(novelty)
+        return self._judge(output, evaluation, novelty, gate)
 
     def _evaluate(self, mixture: StreamingGMM, reduced: Tensor) -> MixtureEvaluation:
         """What the mixture says of (N, R), tempered."""
@@ -352,12 +348,10 @@ class GMM(GradientMethod):
             ScoreInputs(output.features, reduced, output.logits, evaluation, mixture.means, mixture.weights)
         )
 
-    def _judge(
-        self, output: ModelOutput, evaluation: MixtureEvaluation, novelty: Tensor, thresholds: Thresholds
-    ) -> Prediction:
+    def _judge(self, output: ModelOutput, evaluation: MixtureEvaluation, novelty: Tensor, gate: Gate) -> Prediction:
         """Class or unknown for each sample, to answer and to learn from."""
         scores = output.logits.detach().softmax(dim=1)
-        thresholds = spare_certain(thresholds, self._certain_below)
+        thresholds = spare_certain(gate.thresholds, self._certain_below)
         likeliest = evaluation.log_likelihood.argmax(dim=1)
         labels = pseudo_label(likeliest, novelty, thresholds, self.settings.tie_rule)
         return Prediction(

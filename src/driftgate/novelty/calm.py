@@ -13,6 +13,7 @@ from copy import copy
 import torch
 from torch import Tensor
 
+from driftgate.memory import StreamingGMM
 from driftgate.novelty.scores import entropy
 from driftgate.types import DriftgateError
 
@@ -58,6 +59,16 @@ def describe_batch(novelty: Tensor, scores: Tensor, features: Tensor, shift: Ten
             spread.clamp_min(1e-12).log(),
         ]
     )
+
+
+def mixture_shift(mixture: StreamingGMM, reduced: Tensor) -> Tensor:
+    """Squared distance of the mean of (N, R) from the mixture's, in the mixture's variances; 0 while it is empty."""
+    shares = mixture.weights.double() / mixture.weights.double().sum().clamp_min(1e-30)
+    mean = shares @ mixture.means.double()
+    within = mixture.covariances.double().diagonal(dim1=1, dim2=2)
+    variance = shares @ (within + (mixture.means.double() - mean).square())
+    moved = reduced.detach().double().mean(dim=0) - mean
+    return (moved.square() / variance.clamp_min(1e-30)).mean() * float(shares.sum() > 0)
 
 
 def different_share(features: Tensor) -> float:

@@ -241,7 +241,7 @@ class MixtureGate(Gate):
         """Share of the recent scores above the threshold of prediction."""
         if self.batches == 0:
             return math.nan
-        return float((self.recent["score"].double() > self._to_axis(self.thresholds[2])).double().mean())
+        return float((self.recent["score"].double() > self._to_axis(self.cuts[2])).double().mean())
 
     def _fit(self) -> Tensor:
         recent = self.recent["score"].double()

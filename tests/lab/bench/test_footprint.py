@@ -12,6 +12,7 @@ from driftgate.lab.bench.footprint import (
     queue_values,
     released_gmm_bytes,
     teacher_values,
+    tied_values,
 )
 from driftgate.types import DriftgateError
 
@@ -57,7 +58,16 @@ def test_break_even_of_the_queue(classes: int, ours: int, released: int) -> None
 def test_measured_is_formula_for_mixture_and_queue() -> None:
     for classes, dim in ((1, 1), (7, 5), (65, 64)):
         assert measured_gmm(classes, dim) == 4 * gmm_values(classes, dim)
+        assert measured_gmm(classes, dim, "tied") == 4 * tied_values(classes, dim)
     assert measured_queue_row(9, 256) == (256 + 9) * torch.float32.itemsize
+
+
+def test_tied_is_a_hundredth_of_what_the_released_code_keeps() -> None:
+    comparison = compare(200)
+    assert comparison.tied.values == 200 * 65 + 2080
+    assert comparison.tied.measured_bytes == 60_320  # 59 KB
+    assert comparison.tied_to_released == pytest.approx(58.9 / 6_501.56, abs=1e-4)
+    assert comparison.as_dict()["tied"]["formula_bytes"] == comparison.tied.measured_bytes
 
 
 def test_no_class_is_refused() -> None:

@@ -140,10 +140,12 @@ def test_memory_prints_the_supplements_comparison(tmp_path: Path) -> None:
     rows = json.loads(result.stdout)
     assert [row["classes"] for row in rows] == [9, 200]
     assert rows[0]["gmm"]["measured_bytes"] == 77_220
+    assert rows[0]["tied"]["measured_bytes"] == 10_660
     assert rows[0]["break_even_queue_length"] == 73
     assert (tmp_path / "memory.png").read_bytes().startswith(b"\x89PNG")
     text = run("memory", "--classes", "9").stdout
     assert "94,098.23" in text and "292.57" in text and "75.41" in text
+    assert "GMM, tied" in text and "10.41" in text and "3.56 %" in text
 
 
 @pytest.mark.parametrize("classes", ["", "9,", "0", "-3", "nine", "9;200"])

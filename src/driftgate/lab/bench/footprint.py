@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from driftgate.memory import ModelCopy, RingQueue, StreamingGMM
+from driftgate.memory import CovarianceForm, ModelCopy, RingQueue, StreamingGMM
 from driftgate.models import SourceModel
 from driftgate.models.backbones import UNTRAINED
 from driftgate.types import DriftgateError
@@ -67,10 +67,11 @@ class Footprint:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The three footprints for C source classes, and what the paper prints for the same C."""
+    """The footprints for C source classes, and what the paper prints for the same C; ``tied`` is not in the paper."""
 
     num_classes: int
     gmm: Footprint
+    tied: Footprint
     queue: Footprint
     teacher: Footprint
     queue_bytes_per_sample: float
@@ -88,6 +89,11 @@ class Comparison:
         return self.gmm.values / self.teacher.values
 
     @property
+    def tied_to_released(self) -> float:
+        """The tied mixture to that of the released code, in bytes."""
+        return self.tied.measured_bytes / self.released_gmm_bytes
+
+    @property
     def break_even(self) -> int:
         """Samples from which on a queue is larger than the mixture, as driftgate stores both."""
         return math.ceil(self.gmm.measured_bytes / self.queue_bytes_per_sample)
@@ -99,7 +105,7 @@ class Comparison:
 
     def as_dict(self) -> dict[str, Any]:
         """Everything, ready for JSON."""
-        parts = {"gmm": self.gmm, "queue": self.queue, "teacher": self.teacher}
+        parts = {"gmm": self.gmm, "tied": self.tied, "queue": self.queue, "teacher": self.teacher}
         return {
             "classes": self.num_classes,
             **{name: {**asdict(part), "formula_bytes": part.formula_bytes} for name, part in parts.items()},
@@ -110,6 +116,7 @@ class Comparison:
             "measured_ratio_to_teacher": self.gmm.measured_bytes / self.teacher.measured_bytes,
             "break_even_queue_length": self.break_even,
             "released_gmm_bytes": self.released_gmm_bytes,
+            "tied_to_released": self.tied_to_released,
             "released_break_even_queue_length": self.released_break_even,
             "paper": asdict(self.paper) if self.paper else None,
         }
@@ -118,6 +125,11 @@ class Comparison:
 def gmm_values(num_classes: int, dim: int = REDUCED_DIM) -> int:
     """N_GMM: a mean, a lower triangle and a weight a class."""
     return num_classes * (dim + dim * (dim + 1) // 2 + 1)
+
+
+def tied_values(num_classes: int, dim: int = REDUCED_DIM) -> int:
+    """A mean and a weight a class, one lower triangle for all."""
+    return num_classes * (dim + 1) + dim * (dim + 1) // 2
 
 
 def queue_values(num_classes: int, length: int = QUEUE_LENGTH, dim: int = FEATURE_DIM) -> int:
@@ -151,6 +163,9 @@ def compare(
     return Comparison(
         num_classes=num_classes,
         gmm=Footprint(gmm_values(num_classes, dim), measured_gmm(num_classes, dim), "a StreamingGMM after one update"),
+        tied=Footprint(
+            tied_values(num_classes, dim), measured_gmm(num_classes, dim, "tied"), "the same with covariance tied"
+        ),
         queue=Footprint(
             queue_values(num_classes, queue_length, feature_dim),
             round(per_sample * queue_length),
@@ -167,9 +182,9 @@ def compare(
     )
 
 
-def measured_gmm(num_classes: int, dim: int = REDUCED_DIM) -> int:
+def measured_gmm(num_classes: int, dim: int = REDUCED_DIM, covariance: CovarianceForm = "full") -> int:
     """Bytes of a mixture that has seen a batch."""
-    mixture = StreamingGMM(num_classes, dim)
+    mixture = StreamingGMM(num_classes, dim, covariance=covariance)
     mixture.update(torch.zeros(1, dim), torch.full((1, num_classes), 1.0 / num_classes))
     return mixture.num_bytes
 

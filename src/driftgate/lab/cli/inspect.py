@@ -217,6 +217,7 @@ def _print_comparison(comparison: Comparison) -> None:
     table = make_table(f"{comparison.num_classes} source classes", columns, left=("",))
     rows = (
         ("GMM", comparison.gmm, paper and paper.gmm_kb),
+        ("GMM, tied", comparison.tied, None),
         ("memory queue", comparison.queue, None),
         ("mean teacher", comparison.teacher, paper and paper.teacher_kb),
     )
@@ -228,7 +229,7 @@ def _print_comparison(comparison: Comparison) -> None:
             kibibytes(part.formula_bytes),
             kibibytes(part.measured_bytes),
             "-" if printed is None else f"{printed:,.2f}",
-            "" if part is comparison.gmm else f"{100 * ratio:.2f} %",
+            "" if part is comparison.gmm else f"{100 * ratio:,.2f} %",
         )
     output.print(table)
     lines = [
@@ -238,6 +239,7 @@ def _print_comparison(comparison: Comparison) -> None:
         f"The released code keeps float64 and full matrices: {kibibytes(comparison.released_gmm_bytes)} KiB"
         f"{'' if paper is None else ', the figure of the paper'}; a queue is larger than that from "
         f"{comparison.released_break_even:,} samples on.",
+        f"Tied, with one covariance for all classes, ours is {100 * comparison.tied_to_released:.2f} % of that.",
     ]
     if paper is not None:
         lines.append(

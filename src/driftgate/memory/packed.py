@@ -1,0 +1,64 @@
+"""Symmetric matrices kept by wrapped diagonals, each entry once.
+
+Shapes: C matrices, R rows, P = R(R+1)/2 different entries of a symmetric matrix.
+
+Entry (k, i) is A[i, (i + k) mod R] for k = 0 .. R // 2, so the first R entries are the main diagonal. In this order the
+products x_i x_j of a vector with itself come from two views of it, without the gathers that a triangle kept row by row
+costs. For even R the second half of the last diagonal repeats the first; it stands at the end, and what is stored
+leaves it out.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+
+def packed_size(dim: int) -> int:
+    """Number of different entries of a symmetric dim x dim matrix."""
+    return dim * (dim + 1) // 2
+
+
+@lru_cache(maxsize=16)
+def lower_positions(dim: int) -> Tensor:
+    """(P,) where each packed entry stands in the lower triangle of a flattened dim x dim matrix."""
+    diagonal, row = torch.arange(packed_size(dim)).div(dim, rounding_mode="floor"), torch.arange(packed_size(dim)) % dim
+    column = (row + diagonal) % dim
+    return torch.maximum(row, column) * dim + torch.minimum(row, column)
+
+
+def pack(matrices: Tensor) -> Tensor:
+    """(C, R, R) symmetric, of which the lower triangle is read -> (C, P): by wrapped diagonals."""
+    return matrices.flatten(1)[:, lower_positions(matrices.shape[1])]
+
+
+def unpack_lower(packed: Tensor, dim: int) -> Tensor:
+    """(C, P) -> (C, R, R): lower triangular, zeros above the diagonal."""
+    lower = packed.new_zeros(len(packed), dim * dim)
+    return lower.scatter_(1, lower_positions(dim).expand(len(packed), -1), packed).view(-1, dim, dim)
+
+
+def wrap(vectors: Tensor) -> Tensor:
+    """(M, R) -> (M, R // 2 + 1, R) view: entry (k, i) is ``vectors[:, (i + k) % R]``."""
+    dim = vectors.shape[1]
+    return torch.cat([vectors, vectors[:, : dim // 2]], dim=1).unfold(1, dim, 1)
+
+
+def wrapped_diagonals(matrix: Tensor) -> Tensor:
+    """(R, R) symmetric -> (R // 2 + 1, R) view: entry (k, i) is ``matrix[i, (i + k) % R]``."""
+    return wrap(matrix).diagonal(dim1=0, dim2=2)
+
+
+def add_symmetric_outer(target: Tensor, left: Tensor, right: Tensor) -> None:
+    """Add ``left right^T + right left^T`` of every row to ``target``, in place.
+
+    ``left`` and ``right`` are (C, R), ``target`` is (C, R // 2 + 1, R) by wrapped diagonals, or (1, R // 2 + 1, R): one
+    matrix takes the sum over all rows, which is a matrix product.
+    """
+    if len(target) == len(left):
+        target.addcmul_(left[:, None], wrap(right)).addcmul_(right[:, None], wrap(left))
+    else:
+        summed = left.T @ right
+        target += wrapped_diagonals(summed + summed.T)
