@@ -18,7 +18,16 @@ from torch.nn import functional as F
 
 from driftgate import UNKNOWN, UNLABELED, SourceModel
 
-RULES = {"adapt_layers": "all", "novelty": "likelihood_entropy", "gate": "tracking", "kl_form": "cross_entropy"}
+RULES = {
+    "adapt_layers": "all",
+    "covariance": "full",
+    "floor_rule": "relative",
+    "novelty": "likelihood_entropy",
+    "gate": "tracking",
+    "unknown_share": "auto",
+    "tie_rule": "paper",
+    "kl_form": "cross_entropy",
+}
 
 
 @dataclass(frozen=True)
@@ -41,6 +50,7 @@ class GMMByHand:
             for layer in ("backbone.1", "bottleneck.1")
             for moment in ("mean", "var")
         }
+        self.source_head = (self.head_rows().detach(), self.parameters["classifier.bias"].detach())
         self.speeds: dict[str, Tensor] = {}
         self.quantiles = [0.0, 0.0]
         self.batches = 0
@@ -50,16 +60,21 @@ class GMMByHand:
 
     def step(self, images: Tensor, view: Tensor) -> Answer:
         """Predict the images, then learn from them and from another view of them."""
-        logits, reduced = self.forward(images)
-        answer = self.assess(logits.detach(), reduced.detach())
-        _, reduced_view = self.forward(view)
+        features, logits, reduced = self.forward(images)
+        answer = self.assess(features.detach(), logits.detach(), reduced.detach())
+        _, _, reduced_view = self.forward(view)
         contrastive = self.contrastive(torch.cat([reduced, reduced_view]), answer.pseudo_labels * 2)
         confident = self.cross_entropy(logits, answer.pseudo_labels)
         self.learn(self.settings["contrastive_weight"] * contrastive + self.settings["kl_weight"] * confident)
         return answer
 
-    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits (N, C) and reduced features (N, R)."""
+    def head_rows(self) -> Tensor:
+        """(C, D) weight of the classifier: a length and a direction a class."""
+        lengths, directions = (self.parameters[f"classifier.parametrizations.weight.original{n}"] for n in (0, 1))
+        return torch.stack([length * row / row.norm() for length, row in zip(lengths, directions, strict=True)])
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Features (N, D), logits (N, C) and reduced features (N, R)."""
         parts = self.parameters
         maps = F.conv2d(images.double(), parts["backbone.0.weight"], parts["backbone.0.bias"], padding=1)
         maps = self.normalise("backbone.1", maps.transpose(0, 1).flatten(1).T).T.unflatten(1, (len(images), -1))
@@ -68,10 +83,8 @@ class GMMByHand:
         pooled = quarters.transpose(0, 1).flatten(1)
         features = pooled @ parts["bottleneck.0.weight"].T + parts["bottleneck.0.bias"]
         features = self.normalise("bottleneck.1", features)
-        lengths, directions = (parts[f"classifier.parametrizations.weight.original{index}"] for index in (0, 1))
-        rows = [length * direction / direction.norm() for length, direction in zip(lengths, directions, strict=True)]
-        logits = features @ torch.stack(rows).T + parts["classifier.bias"]
-        return logits, features @ parts["reducer.weight"].T + parts["reducer.bias"]
+        logits = features @ self.head_rows().T + parts["classifier.bias"]
+        return features, logits, features @ parts["reducer.weight"].T + parts["reducer.bias"]
 
     def normalise(self, layer: str, rows: Tensor) -> Tensor:
         """Batch norm of rows (M, channels): by the batch, which the running statistics follow by a tenth."""
@@ -83,24 +96,26 @@ class GMMByHand:
         unit = (rows - mean) / (variance + 1e-5).sqrt()
         return unit * self.parameters[f"{layer}.weight"] + self.parameters[f"{layer}.bias"]
 
-    def assess(self, logits: Tensor, reduced: Tensor) -> Answer:
-        """Eqs. 1-4, the gate, the pseudo-labels and the prediction."""
+    def assess(self, features: Tensor, logits: Tensor, reduced: Tensor) -> Answer:
+        """Eqs. 1-4, the gate, the pseudo-labels, their veto, and the prediction."""
         chosen, scores, samples = self.settings, logits.softmax(dim=1), reduced.numpy()
         self.mixture.update(samples, scores.numpy())
         likelihood = self.mixture.log_likelihood(samples, chosen["covariance_floor"], chosen["covariance_shrinkage"])
         likelihood = likelihood + chosen["class_prior"] * np.log(self.mixture.weights / self.mixture.weights.sum())
         novelty = []
-        for row in likelihood:
+        for row in likelihood / chosen["likelihood_temperature"]:
             shares = np.exp(row - row.max()) / np.exp(row - row.max()).sum()
             novelty.append(sum(-share * math.log(share) for share in shares if share > 0) / math.log(len(row)))
         known, unknown = self.track(novelty)
         prediction = max((known + unknown) / 2, chosen["certain_below"])
         unknown = max(unknown, chosen["certain_below"])
         labels, pseudo_labels = [], []
-        for value, row, density in zip(novelty, scores, likelihood, strict=True):
+        source_scores = (features @ self.source_head[0].T + self.source_head[1]).softmax(dim=1)
+        for value, row, density, source in zip(novelty, scores, likelihood, source_scores, strict=True):
             labels.append(int(row.argmax()) if value <= prediction else UNKNOWN)
             label = int(density.argmax()) if value <= known else UNKNOWN if value >= unknown else UNLABELED
-            pseudo_labels.append(label)
+            vetoed = label >= 0 and source[label] <= chosen["veto_below"]
+            pseudo_labels.append(UNLABELED if vetoed else label)
         return Answer(labels, scores, novelty, pseudo_labels, (known, unknown, prediction))
 
     def track(self, novelty: list[float]) -> tuple[float, float]:

@@ -39,6 +39,10 @@ FROZEN: dict[str, Any] = {
     "covariance_shrinkage": 300.0,
     "mean_shift": False,
     "class_prior": 1.0,
+    "likelihood_temperature": 1.0,
+    "veto_below": 0.2,
+    "skip_unusual": True,
+    "min_batch": 16,
     "p_reject": 0.25,
     "init_batches": 30,
     "certain_below": 0.01,
@@ -69,6 +73,8 @@ CHANGED: dict[str, Any] = {
     "covariance_shrinkage": 30.0,
     "mean_shift": True,
     "class_prior": 0.5,
+    "likelihood_temperature": 4.0,
+    "veto_below": 0.9,
     "p_reject": 0.5,
     "init_batches": 2,
     "certain_below": 0.0,
@@ -83,12 +89,15 @@ CHANGED: dict[str, Any] = {
 
 UNUSED: dict[str, Any] = {
     "memory": "low",
+    "skip_unusual": False,
+    "min_batch": 21,
     "quantile_rule": "released",
     "gate_window": 64,
     "refit_every": 1,
     "kl_temperature": 0.5,
 }
-"""Settings of memory, and of rules that the default step does not follow: they change nothing."""
+"""Settings of memory, of rules that the default step does not follow, and of batches that this stream does not have:
+they change nothing."""
 
 SIZES, NOISE = (32, 28, 32, 21), (0.1, 0.1, 0.3, 0.5)
 MIXTURE = ("weights", "means", "covariances")

@@ -124,9 +124,15 @@ def test_every_loss_form_stays_finite(kl_form: str, reduction: str) -> None:
 
 def test_state_bytes_are_the_formula_s() -> None:
     for asked, dim in ((12, 12), (64, 16)):  # never more dimensions than the features have
-        method = make(reduced_dim=asked, gate="frozen")
-        method.step(images_of(8, 0))
-        assert method.num_bytes == 4 * NUM_CLASSES * (dim + dim * (dim + 1) // 2 + 1) + 24
+        method = make(reduced_dim=asked, gate="frozen", adapt_layers="all")
+        method.step(images_of(16, 0))
+        # The mixture, the gate, and the calm past with the choice of statistics; then the classifier as it came.
+        mixture, head = 4 * NUM_CLASSES * (dim + dim * (dim + 1) // 2 + 1), 4 * NUM_CLASSES * (16 + 1)
+        assert method.num_bytes == mixture + 24 + 88 + head
+        frozen = make(reduced_dim=asked, gate="frozen")  # the head stays, and needs no copy
+        assert frozen.num_bytes == mixture + 24 + 88
+        method.step(images_of(3, 1))
+        assert method.num_bytes == mixture + 24 + 88 + head + 4 * images_of(3, 1).numel()
 
 
 @pytest.mark.parametrize("name", ["gmm", "gmm-comet"])

@@ -7,9 +7,30 @@ import math
 import torch
 from torch import Tensor
 
-from driftgate.novelty.calm import PAST, PATIENCE, SMALLEST_CHANGE, CalmPast, describe_batch, different_share
+from driftgate.novelty.calm import (
+    PAST,
+    PATIENCE,
+    SMALLEST_CHANGE,
+    TEMPERATURE,
+    CalmPast,
+    describe_batch,
+    different_share,
+)
 
 CLASSES, DIM, SAMPLES = 5, 8, 64
+
+
+def likelihoods(doubt: Tensor) -> Tensor:
+    """(N,) -> (N, C): logs whose tempered entropy is ``doubt``: one class apart, by a gap found by halving."""
+    low, high = torch.zeros_like(doubt), torch.full_like(doubt, 400.0)
+    for _ in range(60):
+        gap = (low + high) / 2
+        logs = torch.zeros(len(doubt), CLASSES, dtype=torch.float64)
+        logs[:, 0] = gap
+        shares = (logs / TEMPERATURE).softmax(dim=1)
+        found = -(shares * shares.clamp_min(1e-300).log()).sum(dim=1) / math.log(CLASSES)
+        low, high = torch.where(found > doubt, gap, low), torch.where(found > doubt, high, gap)
+    return logs
 
 
 def batch(
@@ -18,7 +39,7 @@ def batch(
     generator = torch.Generator().manual_seed(seed)
     scores = torch.rand(SAMPLES, CLASSES, generator=generator)
     scores[:, classes:] = 0
-    values = (novelty + 0.1 * torch.randn(SAMPLES, generator=generator)).clamp(0, 1).double()
+    values = likelihoods((novelty + 0.1 * torch.randn(SAMPLES, generator=generator)).clamp(0.001, 0.999).double())
     features = spread * torch.randn(SAMPLES, DIM, generator=generator) + 1.0
     away = shift * torch.empty(20).exponential_(generator=generator).mean() / SAMPLES
     return values, scores / scores.sum(dim=1, keepdim=True), features, away
@@ -32,15 +53,20 @@ def calm_past(batches: int = PAST) -> CalmPast:
 
 
 def test_the_facts_of_a_batch_by_hand() -> None:
-    novelty, scores, features, shift = batch(0)
-    facts = describe_batch(novelty, scores, features, shift)
+    logs, scores, features, shift = batch(0)
+    facts = describe_batch(logs, scores, features, shift)
+    doubts = []
+    for row in logs.tolist():
+        total = sum(math.exp(value / TEMPERATURE) for value in row)
+        shares = [math.exp(value / TEMPERATURE) / total for value in row]
+        doubts.append(-sum(share * math.log(share) for share in shares if share > 0) / math.log(CLASSES))
     mean = [float(sum(row[c] for row in scores)) / SAMPLES for c in range(CLASSES)]
     entropy = -sum(p * math.log(p) for p in mean) / math.log(CLASSES)
     columns = features.double().T.tolist()
     variance = sum(sum((v - sum(col) / SAMPLES) ** 2 for v in col) / SAMPLES for col in columns) / DIM
     square = sum(v * v for col in columns for v in col) / (DIM * SAMPLES)
     expected = torch.tensor(
-        [math.log(SAMPLES * float(shift)), sum(novelty.tolist()) / SAMPLES, entropy, math.log(variance / square)],
+        [math.log(SAMPLES * float(shift)), sum(doubts) / SAMPLES, entropy, math.log(variance / square)],
         dtype=torch.float64,
     )
     torch.testing.assert_close(facts, expected, rtol=1e-6, atol=1e-7)
@@ -88,8 +114,9 @@ def test_small_changes_are_never_unusual() -> None:
     past = CalmPast()
     for _ in range(PAST):  # a past without any variance at all
         assert past.accept(*batch(0))
-    novelty, scores, features, shift = batch(0)
-    assert past.accept(novelty + 0.9 * SMALLEST_CHANGE[1], scores, features, shift)
+    _, scores, features, shift = batch(0)
+    mean = float(past.mean[1]) + 0.9 * SMALLEST_CHANGE[1]
+    assert past.accept(likelihoods(torch.full((SAMPLES,), mean, dtype=torch.float64)), scores, features, shift)
 
 
 def test_nothing_is_unusual_before_there_is_a_past() -> None:
@@ -98,13 +125,13 @@ def test_nothing_is_unusual_before_there_is_a_past() -> None:
 
 
 def test_copies_never_teach() -> None:
-    novelty, scores, features, shift = batch(0)
+    logs, scores, features, shift = batch(0)
     assert different_share(features) == 1.0
     assert different_share(features[:1].expand(SAMPLES, -1)) == 1 / SAMPLES
     assert different_share(torch.zeros(SAMPLES, DIM)) == 1 / SAMPLES
     past = CalmPast()
-    assert not past.accept(novelty, scores, features[:4].repeat(SAMPLES // 4, 1), shift)
-    assert past.accept(novelty, scores, torch.cat([features[:40], features[:24]]), shift)  # most differ
+    assert not past.accept(logs, scores, features[:4].repeat(SAMPLES // 4, 1), shift)
+    assert past.accept(logs, scores, torch.cat([features[:40], features[:24]]), shift)  # most differ
 
 
 def test_what_stays_is_the_stream() -> None:

@@ -114,7 +114,7 @@ class GMMSettings(GradientSettings):
     covariance_shrinkage: float = Field(default=300.0, ge=0.0)
     mean_shift: bool = False
     class_prior: float = Field(default=1.0, ge=0.0, le=1.0)
-    likelihood_temperature: float = Field(default=4.0, gt=0.0)
+    likelihood_temperature: float = Field(default=1.0, gt=0.0)
     novelty: str = "likelihood_entropy"
     gate: GateKind = "tracking"
     unknown_share: UnknownShare = "auto"
@@ -145,7 +145,6 @@ PAPER: dict[str, Any] = {
     "backbone_lr_scale": 0.1,
     "covariance_shrinkage": 0.0,
     "class_prior": 0.0,
-    "likelihood_temperature": 1.0,
     "gate": "frozen",
     "p_reject": 0.5,
     "certain_below": 0.0,
@@ -249,7 +248,7 @@ class GMM(GradientMethod):
         if len(images) < self.settings.min_batch:
             return self._answer_few(images)
         output, reduced = self._view(self._passes(follow=self._choose_statistics(images)), images)
-        return self._assess(output, reduced, self.mixture.clone(), self.gate.clone())
+        return self._assess(output, reduced, self.mixture.clone(), self.gate.clone())[0]
 
     def _step(self, images: Tensor) -> Prediction:
         if len(images) >= self.settings.min_batch:
@@ -271,10 +270,10 @@ class GMM(GradientMethod):
         output, reduced = self._view(passes, images, last=self.settings.contrastive_weight == 0)
         # Copies until the end: whatever fails on the way, the state is that of the last good step.
         mixture, gate, calm = self.mixture.clone(), self.gate.clone(), self.calm.clone()
-        prediction = self._assess(output, reduced, mixture, gate)
+        prediction, evaluation = self._assess(output, reduced, mixture, gate)
         # By its own statistics every batch has the same mean, so the last norm layer is asked what it took away.
         shift = mixture_shift(self.mixture, reduced) if statistics is None else batch_mean_shift(self.model, statistics)
-        facts = (prediction.novelty, prediction.scores, output.features, shift)
+        facts = (evaluation.log_likelihood, prediction.scores, output.features, shift)
         if self.settings.skip_unusual and not calm.accept(*facts):
             restore_buffers(self.model, buffers)
             self.calm = calm
@@ -313,9 +312,11 @@ class GMM(GradientMethod):
         return int((by_training if chosen == "auto" else chosen) == "batch")
 
     def _copy_head(self) -> Tensor:
-        """(C, D + 1) weight and bias of the classifier as it came, if it may change and is asked for its veto."""
+        """(C, D + 1) weight and bias of the classifier as it came; none where it stays as it is, or is no linear layer:
+        then the classifier itself is asked for its veto."""
         head = self.model.classifier
-        if self.settings.veto_below == 0 or not isinstance(head, nn.Linear):
+        learns = any(parameter.requires_grad for parameter in head.parameters())
+        if self.settings.veto_below == 0 or not learns or not isinstance(head, nn.Linear):
             return torch.zeros(0)
         bias = head.weight.new_zeros(head.out_features) if head.bias is None else head.bias
         return torch.cat([head.weight, bias[:, None]], dim=1).detach().clone()
@@ -327,13 +328,15 @@ class GMM(GradientMethod):
         self._check_finite(reduced)
         return output, reduced
 
-    def _assess(self, output: ModelOutput, reduced: Tensor, mixture: StreamingGMM, gate: Gate) -> Prediction:
-        """Update ``mixture`` and ``gate`` with the batch, then label and predict it."""
+    def _assess(
+        self, output: ModelOutput, reduced: Tensor, mixture: StreamingGMM, gate: Gate
+    ) -> tuple[Prediction, MixtureEvaluation]:
+        """Update ``mixture`` and ``gate`` with the batch, then label and predict it; and what the mixture said."""
         mixture.update(reduced, output.logits.detach().softmax(dim=1))
         evaluation = self._evaluate(mixture, reduced)
         novelty = self._novelty(output, reduced, mixture, evaluation)
         gate.update(novelty)
-        return self._judge(output, evaluation, novelty, gate)
+        return self._judge(output, evaluation, novelty, gate), evaluation
 
     def _evaluate(self, mixture: StreamingGMM, reduced: Tensor) -> MixtureEvaluation:
         """What the mixture says of (N, R), tempered."""
@@ -358,17 +361,19 @@ class GMM(GradientMethod):
             labels=predict_label(scores.argmax(dim=1), novelty, thresholds, self.settings.tie_rule),
             scores=scores,
             novelty=novelty,
-            pseudo_labels=torch.where(self._vetoed(output.features, labels), UNLABELED, labels),
+            pseudo_labels=torch.where(self._vetoed(output, labels), UNLABELED, labels),
             thresholds=thresholds,
             unknown_share=gate.unknown_share,
         )
 
-    def _vetoed(self, features: Tensor, labels: Tensor) -> Tensor:
-        """(N, D), (N,) -> (N,): class labels that the classifier as it came does not believe."""
-        if len(self.source_head) == 0:
+    def _vetoed(self, output: ModelOutput, labels: Tensor) -> Tensor:
+        """(N,) -> (N,): class labels that the classifier as it came does not believe."""
+        if self.settings.veto_below == 0:
             return torch.zeros_like(labels, dtype=torch.bool)
-        weight, bias = self.source_head[:, :-1], self.source_head[:, -1]
-        believed = F.linear(features.detach(), weight, bias).softmax(dim=1).gather(1, labels.clamp_min(0)[:, None])
+        logits = output.logits.detach()
+        if len(self.source_head):
+            logits = F.linear(output.features.detach(), self.source_head[:, :-1], self.source_head[:, -1])
+        believed = logits.softmax(dim=1).gather(1, labels.clamp_min(0)[:, None])
         return (labels >= 0) & (believed[:, 0] <= self.settings.veto_below)
 
     def _second_view(self, passes: Passes, images: Tensor) -> Tensor:

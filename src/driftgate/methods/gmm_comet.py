@@ -34,10 +34,16 @@ class GMMCOMETSettings(GMMSettings):
             source model; 0 keeps no copy of the source model.
         source_batch_norm: statistics the source model's copy normalises by: its ``running`` ones, or those of each
             ``batch``, as the training library of the released code has it.
+
+    What keeps ``gmm`` from harm is left to teacher and source model: ``skip_unusual`` and ``min_batch`` stay off.
     """
 
-    backbone_lr_scale: float = Field(default=0.1, ge=0.0)
-    batch_norm: Literal["batch", "running"] = "running"
+    adapt_layers: str = "all"
+    backbone_lr_scale: float | None = Field(default=0.1, ge=0.0)
+    batch_norm: Literal["batch", "running"] = "running"  # type: ignore[assignment]
+    veto_below: float = Field(default=0.0, ge=0.0, lt=1.0)
+    skip_unusual: Literal[False] = False
+    min_batch: Literal[1] = 1
     gate: GateKind = "frozen"
     p_reject: float = Field(default=0.65, ge=0.0, lt=1.0)
     init_batches: int = Field(default=50, ge=1)
@@ -123,7 +129,7 @@ class GMMCOMET(GMM):
         self._check_finite(*teacher)
         reduced = self.reducer(teacher.features)
         self._check_finite(reduced)
-        assessed = self._assess(teacher, reduced, mixture, gate)
+        assessed, _ = self._assess(teacher, reduced, mixture, gate)
         scores = (student.logits.detach().softmax(dim=1) + assessed.scores) / 2.0
         labels = predict_label(scores.argmax(dim=1), assessed.novelty, assessed.thresholds, self.settings.tie_rule)
         return replace(assessed, scores=scores, labels=labels)

@@ -1,6 +1,6 @@
 """The stream's own calm past: what its batches usually look like, so that one that does not may be kept from teaching.
 
-Four numbers describe a batch: how far its mean lies from the stream's, how new its samples look, how many different
+Four numbers describe a batch: how far its mean lies from the stream's, how undecided the mixture is, how many different
 classes are predicted, and how far its features spread. Each is compared with its running mean over the batches that
 taught. A batch whose samples are copies of each other never teaches.
 """
@@ -14,12 +14,16 @@ import torch
 from torch import Tensor
 
 from driftgate.memory import StreamingGMM
-from driftgate.novelty.scores import entropy
+from driftgate.novelty.scores import entropy, posterior
 from driftgate.types import DriftgateError
 
 SMALLEST_CHANGE = (0.5, 0.1, 0.1, 0.7)
-"""Changes of the four numbers that are never unusual: the shift (a logarithm, and only growth counts), mean novelty,
+"""Changes of the four numbers that are never unusual: the shift (a logarithm, and only growth counts), mean doubt,
 entropy of the mean prediction, and logarithm of the spread."""
+
+TEMPERATURE = 4.0
+"""Of the likelihoods: as they are, most entropies of a mixture in many dimensions lie near zero, and a batch of unknown
+samples hardly moves their mean."""
 
 DEVIATIONS = 4.0
 """How many of its usual deviations a number may lie away from where it stood."""
@@ -42,9 +46,9 @@ FEWEST_DIFFERENT = 0.5
 """Share of a batch's samples that must differ from each other."""
 
 
-def describe_batch(novelty: Tensor, scores: Tensor, features: Tensor, shift: Tensor) -> Tensor:
-    """(N,), (N, C), (N, D), () -> (4,) float64: log of the shift, mean novelty, entropy of the mean prediction, log of
-    the spread.
+def describe_batch(log_likelihood: Tensor, scores: Tensor, features: Tensor, shift: Tensor) -> Tensor:
+    """(N, C), (N, C), (N, D), () -> (4,) float64: log of the shift, mean doubt, entropy of the mean prediction, log of
+    the spread. Doubt is the entropy of the likelihoods, tempered.
 
     ``shift`` is the squared distance of the batch's mean from the stream's, in variances. By chance alone it is 1 / N,
     so N times it can be compared between batches of different size.
@@ -53,8 +57,8 @@ def describe_batch(novelty: Tensor, scores: Tensor, features: Tensor, shift: Ten
     spread = values.var(dim=0, correction=0).mean() / values.square().mean().clamp_min(1e-30)
     return torch.stack(
         [
-            (len(novelty) * shift.double()).clamp_min(1e-12).log(),
-            novelty.detach().double().mean(),
+            (len(scores) * shift.double()).clamp_min(1e-12).log(),
+            entropy(posterior(log_likelihood / TEMPERATURE)).mean(),
             entropy(scores.detach().double().mean(dim=0, keepdim=True).clamp_min(1e-30).log())[0],
             spread.clamp_min(1e-12).log(),
         ]
@@ -96,12 +100,12 @@ class CalmPast:
         self.taught = torch.zeros((), dtype=torch.int64)
         self.refused = torch.zeros((), dtype=torch.int64)
 
-    def accept(self, novelty: Tensor, scores: Tensor, features: Tensor, shift: Tensor) -> bool:
+    def accept(self, log_likelihood: Tensor, scores: Tensor, features: Tensor, shift: Tensor) -> bool:
         """Whether a batch of N samples looks like the past; see ``describe_batch``."""
         if different_share(features) < FEWEST_DIFFERENT:
             self.refused = self.refused + 1
             return False
-        facts = describe_batch(novelty, scores, features, shift)
+        facts = describe_batch(log_likelihood, scores, features, shift)
         if self.taught >= FIRST and self.refused < PATIENCE:
             allowed = torch.maximum(self.deviations * self.variance.sqrt(), facts.new_tensor(SMALLEST_CHANGE))
             if self.refused > 0:
