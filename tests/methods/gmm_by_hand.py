@@ -18,7 +18,14 @@ from torch.nn import functional as F
 
 from driftgate import UNKNOWN, UNLABELED, SourceModel
 
-RULES = {"adapt_layers": "all", "novelty": "likelihood_entropy", "gate": "tracking", "kl_form": "cross_entropy"}
+RULES = {
+    "adapt_layers": "all",
+    "floor_rule": "relative",
+    "novelty": "likelihood_entropy",
+    "gate": "tracking",
+    "tie_rule": "paper",
+    "kl_form": "cross_entropy",
+}
 
 
 @dataclass(frozen=True)
