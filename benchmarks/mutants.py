@@ -7,8 +7,9 @@
 
 The mutants (``mutations.py``) are drawn by a seed: as many of each file as its share of all places, of all kinds in
 turn, one a line. Each runs in a copy of the tree, in a process forked from one that has loaded torch, until the first
-test fails. Results are kept in ``--out`` as they come, so that a run can be stopped; a result holds while the mutant
-and its tests are the same. Mutants that no test can notice stand in ``mutants.yaml`` with the reason.
+test fails. Results are kept in ``--out`` as they come, so that a run can be stopped. A mutant that was noticed is not
+tried again while its file is the same, one that was not while its tests are the same too; remove the results to try all
+anew. Mutants that no test can notice stand in ``mutants.yaml`` with the reason.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ BROKEN = ("methods", "memory", "novelty", "losses", "models/passes.py", "stream.
 REASONS = Path(__file__).with_suffix(".yaml")
 FEWEST = 3
 """Mutants of the smallest file."""
-TIMES_LONGER = 5
+TIMES_LONGER = 4
 """Tests of a mutant that need so many times the processor time of the whole ones have noticed it."""
 
 
@@ -137,10 +138,14 @@ def choose(files: list[str], count: int, seed: int, match: str = "") -> list[Mut
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a mutant: ``by`` names the test that noticed it, and is empty where none did."""
+    """What became of a mutant: ``by`` names the test that noticed it, and is empty where none did.
+
+    ``source`` and ``tests`` are digests of the mutated file and of the tests it met.
+    """
 
     key: str
-    digest: str
+    source: str
+    tests: str
     by: str
     seconds: float
 
@@ -161,11 +166,11 @@ class Runner:
 
     def run(self, mutant: Mutant) -> Result:
         """Run the mutant's tests, unless the result is known."""
-        digest = self.digest(mutant)
-        known = self.results.get(mutant.key)
-        if known is not None and known.digest == digest:
-            return known
         calls = tests_of(mutant.file)
+        source, tests = digest([mutant.source]), self.digest_of_tests(calls)
+        known = self.results.get(mutant.key)
+        if known is not None and known.source == source and (known.by or known.tests == tests):
+            return known
         limit = self.limit(calls)
         path = self.tree / PACKAGE / mutant.file
         whole = path.read_text()
@@ -174,16 +179,14 @@ class Runner:
             by, seconds = self.first_failure(calls, limit)
         finally:
             path.write_text(whole)
-        result = Result(mutant.key, digest, by, round(seconds, 1))
+        result = Result(mutant.key, source, tests, by, round(seconds, 1))
         self.keep(result)
         return result
 
-    def digest(self, mutant: Mutant) -> str:
-        """Of the broken file and of the tests it meets."""
-        words = [word for call in tests_of(mutant.file) for word in shlex.split(call) if word.startswith("tests/")]
+    def digest_of_tests(self, calls: tuple[str, ...]) -> str:
+        words = [word for call in calls for word in shlex.split(call) if word.startswith("tests/")]
         paths = [path for word in words for path in sorted((self.tree / word).rglob("*.py")) or [self.tree / word]]
-        texts = [mutant.source, *map(str, tests_of(mutant.file)), *(path.read_text() for path in paths)]
-        return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
+        return digest([*calls, *(path.read_text() for path in paths)])
 
     def limit(self, calls: tuple[str, ...]) -> int:
         """Seconds of processor time the tests may take; they must pass where nothing is broken."""
@@ -192,7 +195,7 @@ class Runner:
                 by, self.seconds[call] = self.first_failure((call,), None)
                 if by:
                     raise SystemExit(f"{by} fails without a mutant; mend it first.")
-        return int(TIMES_LONGER * sum(self.seconds[call] for call in calls)) + 20
+        return int(TIMES_LONGER * sum(self.seconds[call] for call in calls)) + 10
 
     def first_failure(self, calls: tuple[str, ...], limit: int | None) -> tuple[str, float]:
         """Name of the first test that fails, empty if none does, and the processor time it took."""
@@ -212,6 +215,10 @@ class Runner:
         self.results[result.key] = result
         with self.path.open("a") as lines:
             lines.write(json.dumps(vars(result)) + "\n")
+
+
+def digest(texts: list[str]) -> str:
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
 
 
 def read_results(path: Path) -> list[Result]:
@@ -286,7 +293,7 @@ def report(mutants: list[Mutant], results: dict[str, Result], reasons: dict[str,
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", default=[], help="folders or files of the package; all if not given")
-    parser.add_argument("--count", type=int, default=400, help="mutants of all files together")
+    parser.add_argument("--count", type=int, default=300, help="mutants of all files together")
     parser.add_argument("--match", default="", help="all mutants of the lines that hold this, instead of a draw")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "mutants")
