@@ -13,7 +13,7 @@ BIN_TIMM := $(VENV_TIMM)/bin
 LOCK_TIMM := constraints-timm.txt
 STAMP_TIMM := $(VENV_TIMM)/.installed-$(shell sha256sum $(LOCK_TIMM) | cut -c1-16)
 
-.PHONY: demo test test-timm lint types bench clean setup
+.PHONY: demo test test-timm lint types bench mutants clean setup
 
 setup: $(STAMP)
 	@$(BIN)/python -c "import driftgate, pathlib, sys; sys.exit(pathlib.Path(driftgate.__file__).parents[2] != pathlib.Path.cwd())" 2>/dev/null \
@@ -50,6 +50,9 @@ bench: setup
 	$(BIN)/python benchmarks/gmm_step.py
 	$(BIN)/python benchmarks/step.py
 	$(BIN)/python benchmarks/methods.py
+
+mutants: setup
+	$(BIN)/python benchmarks/mutants.py
 
 clean:
 	rm -rf .venv* runs

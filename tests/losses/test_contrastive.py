@@ -173,6 +173,16 @@ def test_features_of_any_size_give_finite_loss_and_gradient(
     assert bool(reduced.grad.isfinite().all())
 
 
+def test_a_vector_of_almost_no_length_has_almost_no_direction() -> None:
+    """Below a millionth a direction is rounding: neither it nor its gradient may grow to that of a whole vector."""
+    reduced, means = features()
+    labels = torch.tensor(LABELS["mixed"])
+    for scales in ((0.0, 1.0), (1.0, 0.0)):
+        none = contrastive_loss(reduced * scales[0], labels, means * scales[1])
+        tiny = contrastive_loss(reduced * max(scales[0], 1e-10), labels, means * max(scales[1], 1e-10))
+        assert float(tiny) == pytest.approx(float(none), rel=1e-3)
+
+
 def test_moving_a_known_sample_to_its_class_lowers_the_loss() -> None:
     means = torch.eye(2, dtype=torch.float64)
     labels = torch.tensor([0, 0, 1, UNKNOWN])

@@ -112,6 +112,18 @@ def test_an_unknown_sample_pushes_only_the_anchors_it_lies_near() -> None:
     assert near > 0.05 and near > 500 * far
 
 
+def test_a_vector_of_almost_no_length_has_almost_no_direction() -> None:
+    labels = torch.tensor(LABELS["mixed"])
+    # The anchors of known samples, then the unknown ones.
+    for rows in (labels >= 0, labels == UNKNOWN):
+        projected, augmented, prototypes = vectors()
+        losses = []
+        for scale in (0.0, 1e-10):
+            scales = torch.where(rows, scale, 1.0)[:, None]
+            losses.append(float(supcon_loss(projected * scales, augmented * scales, prototypes, labels)))
+        assert losses[1] == pytest.approx(losses[0], rel=1e-3)
+
+
 @pytest.mark.parametrize("value", [0.0, 1e-30, 1e18])
 def test_equal_and_extreme_vectors_stay_finite(value: float) -> None:
     projected, augmented = (torch.full((6, 4), value, requires_grad=True) for _ in range(2))

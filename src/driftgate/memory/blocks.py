@@ -65,6 +65,7 @@ def _pool(threads: int) -> ThreadPoolExecutor:
     pool, all_started = ThreadPoolExecutor(threads, thread_name_prefix="driftgate"), Barrier(threads)
 
     def start(_: int) -> None:
+        torch.get_num_threads()  # a thread takes over the common number when torch first asks for it, so it must be now
         torch.set_num_threads(1)
         all_started.wait()
 

@@ -13,7 +13,7 @@ NORM_LAYERS = (
     nn.LayerNorm,
     nn.GroupNorm,
 )
-GROUPS = ("all", "features", "head", "norm", "norm2d")
+GROUPS = ("auto", "all", "features", "head", "norm", "norm2d")
 
 
 def select_parameters(model: SourceModel, layers: str) -> dict[str, nn.Parameter]:
@@ -21,7 +21,8 @@ def select_parameters(model: SourceModel, layers: str) -> dict[str, nn.Parameter
 
     ``layers`` is one group or several names with commas between: ``all``; ``features``, backbone and bottleneck;
     ``head``, bottleneck and classifier; ``norm``, scale and shift of every norm layer; ``norm2d``, those of batch norm
-    over pictures alone; or the name of any layer, as ``model.named_modules()`` has it, with all below it.
+    over pictures alone; ``auto``, the backbone alone of a pretrained network, for a head that moves destroys it, and
+    all of one trained from scratch; or the name of any layer, as ``model.named_modules()`` has it, with all below it.
     """
     parameters = dict(model.named_parameters())
     chosen: set[str] = set()
