@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
@@ -32,11 +32,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Expected:
-    """A job, whether it is finished, and the seconds it will take; None if that cannot be told."""
+    """A job, whether it is finished, the seconds it will take (None if that cannot be told), a run's batches."""
 
     job: Job
     done: bool
     seconds: float | None
+    batches: int | None = None
 
 
 def estimate_plan(plan: Plan, folder: SweepFolder, progress: Progress | None = None) -> list[Expected]:
@@ -44,15 +45,16 @@ def estimate_plan(plan: Plan, folder: SweepFolder, progress: Progress | None = N
     speeds, trainings = _known_speeds(folder), _known_trainings(folder)
     open_jobs = [job for job in plan.jobs if not folder.is_done(job)]
     found: dict[str, float | None] = {}
+    batches = _batches(plan)
     for number, job in enumerate(open_jobs, 1):
         with single_thread():
             if isinstance(job, ModelJob):
                 found[job.id] = _training_seconds(job, trainings)
             else:
-                found[job.id] = _run_seconds(job, speeds)
+                found[job.id] = _run_seconds(job, speeds, batches[job.id])
         if progress is not None:
             progress("estimating", number, len(open_jobs))
-    return [Expected(job, job.id not in found, found.get(job.id, 0.0)) for job in plan.jobs]
+    return [Expected(job, job.id not in found, found.get(job.id, 0.0), batches.get(job.id)) for job in plan.jobs]
 
 
 def total_seconds(expected: list[Expected], workers: int) -> float | None:
@@ -110,12 +112,12 @@ def _known_trainings(folder: SweepFolder) -> Trainings:
     return {key: statistics.fmean(values) for key, values in seen.items()}
 
 
-def _run_seconds(job: RunJob, speeds: Speeds) -> float | None:
+def _run_seconds(job: RunJob, speeds: Speeds, batches: int) -> float | None:
     key = _kind(job.method, job.settings, _network(job.model), job.batch_size)
     if key not in speeds:
         speeds[key] = _told(partial(_time_step, job), job.label)
     speed = speeds[key]
-    return None if speed is None else speed * _num_batches(job)
+    return None if speed is None else speed * batches
 
 
 def _kind(method: str, settings: Mapping[str, Any], network: Network, batch_size: int) -> Kind:
@@ -180,12 +182,16 @@ def _untrained(job: ModelJob) -> SourceModel:
     return SourceModel.build(job.backbone, names, input_size=job.input_size, weights=UNTRAINED)
 
 
-def _num_batches(job: RunJob) -> int:
-    data, split = open_cached(job.model.data, job.model.root), job.class_split
-    wanted = torch.tensor(split.target_classes)
-    images = sum(int(torch.isin(data.domain(name).classes, wanted).sum()) for name in job.targets)
-    batches = images // job.batch_size if job.drop_last else -(-images // job.batch_size)
-    return batches if job.limit is None else min(batches, job.limit)
+def _batches(plan: Plan) -> dict[str, int]:
+    """Run -> batches of its stream, which are the same for all methods and seeds."""
+    lengths: dict[Hashable, int] = {}
+    found = {}
+    for job in plan.runs:
+        stream = (job.targets, job.split, job.class_order, job.unknown_share, job.batch_size)
+        if stream not in lengths:
+            lengths[stream] = len(target_stream(job, _network(job.model).input_size))
+        found[job.id] = lengths[stream]
+    return found
 
 
 def _num_images(job: ModelJob) -> int:
