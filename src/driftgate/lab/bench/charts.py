@@ -287,8 +287,9 @@ def run_curve(run: Run, series: str, smooth: int = 1) -> Array:
     """(points, 2): samples seen and a series in per cent, thinned, without what had nothing to measure."""
     values = 100.0 * np.array(run.series(series), dtype=np.float64)
     if smooth > 1 and len(values):
-        padded = np.pad(values, smooth // 2, mode="edge")
-        values = np.array([padded[index : index + smooth].mean() for index in range(len(values))])
+        # Fewer at both ends: the last batch may hold a few samples only and must not count for several.
+        reach = smooth // 2
+        values = np.array([values[max(index - reach, 0) : index + reach + 1].mean() for index in range(len(values))])
     samples = run.number("protocol", "samples") or float(len(values))
     batch = run.number("protocol", "batch_size") or samples / max(len(values), 1)
     seen = np.minimum(batch * np.arange(1, len(values) + 1), samples)

@@ -19,7 +19,7 @@ from driftgate.lab.data.orders import UnknownShare
 TRUTH: dict[str, Any] = {"color": INK, "linewidth": 1.2, "linestyle": (0, (5, 3)), "zorder": 2}
 """How the line looks that a method without an error would follow."""
 
-SMOOTH_OVER = 0.06
+SMOOTH_OVER = 0.1
 """Part of the stream over which shares of batches are smoothed."""
 
 FEW_METHODS = 5
@@ -186,7 +186,7 @@ def _two_scores(axes: Axes, places: Sequence[float]) -> None:
     middle = places[1] / 2
     axes.axvline(middle, color=FAINT, linewidth=0.8, zorder=1)
     for place, align, words in ((middle - 1.0, "right", "accuracy"), (middle + 1.0, "left", "H-score")):
-        label = axes.text(place, 1.01, words, color=SOFT, fontsize=8.5, transform=axes.get_xaxis_transform())
+        label = axes.text(place, 1.03, words, color=SOFT, fontsize=8.5, transform=axes.get_xaxis_transform())
         label.set(ha=align, va="bottom")
 
 
