@@ -60,7 +60,7 @@ def step(method: GMM, features: torch.Tensor, logits: torch.Tensor) -> None:
     output = ModelOutput(features.requires_grad_(), logits.requires_grad_())
     reduced = method.reducer(output.features)
     mixture, gate = method.mixture.clone(), method.gate.clone()
-    prediction = method._assess(output, reduced, mixture, gate)
+    prediction = method._assess(output, reduced, mixture, gate)[0]
     loss = method._loss(output.logits, reduced, reduced.detach(), prediction.pseudo_labels, mixture.means)
     torch.autograd.backward(loss)
     method.mixture, method.gate = mixture, gate

@@ -35,6 +35,8 @@ from driftgate.types import UNKNOWN, UNLABELED, DriftgateError, Prediction, Stre
 RECORD_FORMAT = 2
 """Since 2, peak memory is that above the loaded model."""
 PROGRESS = "run-in-progress"
+LONG_STREAM = 200
+"""Batches from which on the tenths of a stream are long enough to be looked at one by one."""
 
 logger = logging.getLogger(__name__)
 

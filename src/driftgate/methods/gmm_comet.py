@@ -40,7 +40,7 @@ class GMMCOMETSettings(GMMSettings):
 
     adapt_layers: str = "all"
     backbone_lr_scale: float | None = Field(default=0.1, ge=0.0)
-    batch_norm: Literal["batch", "running"] = "running"  # type: ignore[assignment]
+    batch_norm: Literal["batch", "running"] = "running"
     veto_below: float = Field(default=0.0, ge=0.0, lt=1.0)
     skip_unusual: Literal[False] = False
     min_batch: Literal[1] = 1

@@ -241,6 +241,18 @@ def test_adapt_takes_presets_orders_and_several_targets(tree: Path, trained: tup
     assert record["settings"]["decay"] == 1.0 and record["protocol"]["preset"] == "released"
 
 
+def test_adapt_plays_again_and_with_a_share_of_unknown(tree: Path, trained: tuple[Path, dict[str, Any]]) -> None:
+    more = ["--method", "source-only", "--repeat", 2, "--json"]
+    usual = json.loads(run(*_adapt(tree, trained[0], "--method", "source-only", "--json")).stdout)
+    again = json.loads(run(*_adapt(tree, trained[0], *more)).stdout)
+    assert again["protocol"]["samples"] == 2 * usual["protocol"]["samples"] and again["protocol"]["repeat"] == 2
+    half = json.loads(run(*_adapt(tree, trained[0], *more, "--unknown-share", "0.5")).stdout)
+    assert half["protocol"]["unknown_share"] == "0.5" and half["shares"]["true"] == 0.5
+    none = json.loads(run(*_adapt(tree, trained[0], *more, "--unknown-share", "0")).stdout)
+    assert none["shares"]["true"] == 0 and none["score"] == "accuracy"
+    assert "unknown share from 0 to 1" in refused(*_adapt(tree, trained[0]), "--unknown-share", "most")
+
+
 def test_adapt_prints_a_table(tree: Path, trained: tuple[Path, dict[str, Any]]) -> None:
     result = run(*_adapt(tree, trained[0], "--method", "source-only"))
     assert result.exit_code == 0

@@ -95,13 +95,13 @@ class CostPoint:
 def curve_chart(runs: Sequence[Run], name: str, title: str) -> Chart | None:
     """Running score of every run of one pair and shift: thin lines the seeds, thick lines their mean."""
     ends: list[tuple[float, str]] = []
-    if not any(len(_curve(run, "running_score")) for run in runs):
+    if not any(len(run_curve(run, "running_score")) for run in runs):
         return None
 
     def draw(axes: Axes) -> None:
         last = 0.0
         for method, group in by_method(runs).items():
-            curves = [curve for run in group if len(curve := _curve(run, "running_score"))]
+            curves = [curve for run in group if len(curve := run_curve(run, "running_score"))]
             if not curves:
                 continue
             color, chosen = method_color(method), method == "gmm"
@@ -110,7 +110,7 @@ def curve_chart(runs: Sequence[Run], name: str, title: str) -> Chart | None:
                 for curve in curves:
                     line = axes.plot(curve[:, 0], curve[:, 1], color=color, linewidth=0.7, alpha=0.35)[0]
                     line.set_gid(f"method:{method}")
-            mean = _mean_curve(curves)
+            mean = mean_curve(curves)
             line = axes.plot(mean[:, 0], mean[:, 1], color=color, linewidth=2.6 if chosen else 1.7)[0]
             line.set_zorder(4 if chosen else 3)
             line.set_gid(f"method:{method}")
@@ -119,17 +119,11 @@ def curve_chart(runs: Sequence[Run], name: str, title: str) -> Chart | None:
         axes.set_xticks(round_ticks(last))
         axes.spines["bottom"].set_bounds(0, last)
         percent_axis(axes, [value for value, _ in ends])
-        low, high = axes.get_ylim()
-        heights = spread([value for value, _ in ends], LABEL_GAP * (high - low), low, high)
-        for height, (value, method) in zip(heights, ends, strict=True):
-            label = axes.text(
-                last * 1.03, height, f"{value:.1f} {method_name(method)}", color=method_color(method), fontsize=9
-            )
-            label.set(va="center", fontweight="bold" if method == "gmm" else "normal", gid=f"method:{method}")
+        end_labels(axes, last * 1.03, ends)
         axes.set_xlabel("samples seen")
         axes.set_ylabel(f"running {metric_of(runs[0].shift)} (%)")
 
-    svg = _svg(draw, name)
+    svg = to_svg(draw, name)
     order = sorted(ends, reverse=True)
     words = ", ".join(f"{method_name(method)} {value:.1f} %" for value, method in order)
     return Chart(title, "", f"{title}: running {metric_of(runs[0].shift)} at the end of the stream: {words}.", svg)
@@ -138,16 +132,16 @@ def curve_chart(runs: Sequence[Run], name: str, title: str) -> Chart | None:
 def used_chart(runs: Sequence[Run], method: str, name: str) -> Chart | None:
     """Share of each batch that got a pseudo-label, a line a shift (the supplement's figure ``fig:development``)."""
     ends: list[tuple[float, float, str]] = []
-    if not any(len(_curve(run, "used_share")) for run in runs if run.method == method):
+    if not any(len(run_curve(run, "used_share")) for run in runs if run.method == method):
         return None
 
     def draw(axes: Axes) -> None:
         for shift in dict.fromkeys(run.shift for run in runs):
             chosen = [run for run in runs if run.shift == shift and run.method == method]
-            curves = [curve for run in chosen if len(curve := _curve(run, "used_share", smooth=5))]
+            curves = [curve for run in chosen if len(curve := run_curve(run, "used_share", smooth=5))]
             if not curves:
                 continue
-            curve = _mean_curve(curves)
+            curve = mean_curve(curves)
             place = 100.0 * curve[:, 0] / curve[-1, 0]
             axes.plot(place, curve[:, 1], color=shift_color(shift), linewidth=2.0)
             ends.append((float(curve[-1, 1]), float(curve[0, 1]), shift))
@@ -161,7 +155,7 @@ def used_chart(runs: Sequence[Run], method: str, name: str) -> Chart | None:
         axes.set_xlabel("share of the stream seen (%)")
         axes.set_ylabel("samples used in a batch (%)")
 
-    svg = _svg(draw, name)
+    svg = to_svg(draw, name)
     words = ", ".join(f"{shift} from {first:.0f} % to {last:.0f} %" for last, first, shift in ends)
     title = f"Samples {method_name(method)} learns from"
     return Chart(title, "Mean over the runs, smoothed over five batches.", f"{title}: {words}.", svg)
@@ -224,7 +218,7 @@ def cost_chart(points: Sequence[CostPoint], name: str, title: str, axis: str, un
         "Bars: 95 % interval over the seeds. Dashed: nobody scores higher at this cost or less. "
         "Open squares use source statistics."
     )
-    return Chart(title, caption, f"{title}: {words}.", _svg(draw, name))
+    return Chart(title, caption, f"{title}: {words}.", to_svg(draw, name))
 
 
 def study_chart(variants: Mapping[str, Mapping[str, Summary]], name: str, title: str, *, default: str | None) -> Chart:
@@ -234,7 +228,7 @@ def study_chart(variants: Mapping[str, Mapping[str, Summary]], name: str, title:
         for variant, scores in variants.items()
     )
     caption = "Mean and 95 % interval over the seeds." + (" Grey: the setting of the main table." if default else "")
-    svg = _svg(lambda axes: study_panel(axes, variants, default=default), name)
+    svg = to_svg(lambda axes: study_panel(axes, variants, default=default), name)
     return Chart(title, caption, f"{title}. {words}.", svg)
 
 
@@ -292,6 +286,16 @@ def interval_ends(score: Summary) -> tuple[float, float]:
     return max(score.mean - half, 0.0), min(score.mean + half, 100.0)
 
 
+def end_labels(axes: Axes, place: float, ends: Sequence[tuple[float, str]]) -> None:
+    """Name the methods at ``place`` right of their curves, which end at the values of ``ends``."""
+    low, high = axes.get_ylim()
+    gap = LABEL_GAP * (high - low)
+    heights = spread([value for value, _ in ends], gap, low + gap / 2, high - gap / 2)
+    for height, (value, method) in zip(heights, ends, strict=True):
+        label = axes.text(place, height, f"{value:.1f} {method_name(method)}", color=method_color(method), fontsize=9)
+        label.set(va="center", fontweight="bold" if method == "gmm" else "normal", gid=f"method:{method}")
+
+
 def pareto(points: Sequence[CostPoint]) -> list[CostPoint]:
     """The methods that score higher than all that cost as much or less, by cost."""
     best, front = -math.inf, []
@@ -302,12 +306,13 @@ def pareto(points: Sequence[CostPoint]) -> list[CostPoint]:
     return front
 
 
-def _curve(run: Run, series: str, smooth: int = 1) -> Array:
+def run_curve(run: Run, series: str, smooth: int = 1) -> Array:
     """(points, 2): samples seen and a series in per cent, thinned, without what had nothing to measure."""
     values = 100.0 * np.array(run.series(series), dtype=np.float64)
     if smooth > 1 and len(values):
-        padded = np.pad(values, smooth // 2, mode="edge")
-        values = np.array([padded[index : index + smooth].mean() for index in range(len(values))])
+        # Fewer at both ends: the last batch may hold a few samples only and must not count for several.
+        reach = smooth // 2
+        values = np.array([values[max(index - reach, 0) : index + reach + 1].mean() for index in range(len(values))])
     samples = run.number("protocol", "samples") or float(len(values))
     batch = run.number("protocol", "batch_size") or samples / max(len(values), 1)
     seen = np.minimum(batch * np.arange(1, len(values) + 1), samples)
@@ -317,7 +322,7 @@ def _curve(run: Run, series: str, smooth: int = 1) -> Array:
     return np.stack([seen[known], values[known]], axis=1)
 
 
-def _mean_curve(curves: Sequence[Array]) -> Array:
+def mean_curve(curves: Sequence[Array]) -> Array:
     """The mean of several curves where all of them are there; seeds may differ in length."""
     start, end = max(curve[0, 0] for curve in curves), min(curve[-1, 0] for curve in curves)
     longest = max(curves, key=len)
@@ -360,7 +365,7 @@ def _point_labels(axes: Axes, points: Sequence[CostPoint], zero: float) -> None:
         label.set_fontweight("bold" if point.method == "gmm" else "normal")
 
 
-def _svg(draw: Callable[[Axes], None], name: str) -> str:
+def to_svg(draw: Callable[[Axes], None], name: str) -> str:
     """Draw one panel and make it fit for a page: own ids, CSS colours, methods by name."""
     with matplotlib.rc_context(CHART_STYLE):
         figure = Figure(figsize=SIZE, layout="constrained")

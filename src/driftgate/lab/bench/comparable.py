@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 from driftgate.lab.bench.ablations import STUDIES
+from driftgate.lab.bench.playing import USUAL
 from driftgate.lab.bench.runs import DIGITS, Run
 
 Facts = dict[str, Any]
@@ -24,7 +25,7 @@ def choose(runs: Sequence[Run], models: Mapping[str, Facts]) -> tuple[list[Run],
     """The runs of a table (or of a study) that fit together, and a note for each group that was left out.
 
     Args:
-        runs: of one suite, and of one study or none.
+        runs: of one suite, and of one study or none; either all or none with an unknown share that was asked for.
         models: id of a source model -> its facts, as far as they are known.
     """
     study = STUDIES.get(runs[0].study or "") if runs else None
@@ -56,11 +57,12 @@ def choose(runs: Sequence[Run], models: Mapping[str, Facts]) -> tuple[list[Run],
     notes: list[str] = []
     steps: tuple[tuple[Callable[[Run], Hashable], Callable[[Run], Facts]], ...] = (
         (lambda run: None, lambda run: conditions[run.id]),
-        (lambda run: run.shift, lambda run: splits[run.id]),
+        # Without unknown samples a stream has another split, and another score.
+        (lambda run: (run.shift, run.record["score"]), lambda run: splits[run.id]),
         (_model_place, lambda run: sources[run.id]),
         (lambda run: (run.method, None if run.study else run.shift), base),
         (lambda run: (run.method, run.variant, run.shift), settings),
-        (lambda run: (run.method, run.variant, run.unit), lambda run: {"run": run.id}),
+        (lambda run: (run.method, run.variant, run.unit, run.unknown_share), lambda run: {"run": run.id}),
     )
     chosen = list(runs)
     for place, facts in steps:
@@ -148,6 +150,8 @@ def _stream(run: Run) -> Facts:
         found["limit of batches"] = run.limit
     if protocol.get("drop_last") is not None:
         found["drop_last"] = protocol["drop_last"]
+    for name, usual in USUAL.items():  # older versions knew no other way
+        found["passes" if name == "repeat" else name] = usual if protocol.get(name) is None else protocol[name]
     if run.model_id:
         found["a source model for each seed"] = bool(_own_seed(run))
     return found
@@ -184,9 +188,10 @@ def _word(value: Any) -> str:
 
 def _note(runs: Sequence[Run], reason: str) -> str:
     methods = ", ".join(dict.fromkeys(run.method for run in runs))
-    study = f" of the study {runs[0].study}" if runs[0].study else ""
+    kind = f" of the study {runs[0].study}" if runs[0].study else ""
+    kind += " with an unknown share" if runs[0].unknown_share is not None else ""
     count = f"{len(runs)} run{'' if len(runs) == 1 else 's'}"
-    return f"{count}{study} ({methods}) left out of tables and statistics: {reason}"
+    return f"{count}{kind} ({methods}) left out of tables and statistics: {reason}"
 
 
 def _text(value: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
@@ -32,11 +32,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Expected:
-    """A job, whether it is finished, and the seconds it will take; None if that cannot be told."""
+    """A job, whether it is finished, the seconds it will take (None if that cannot be told), a run's batches."""
 
     job: Job
     done: bool
     seconds: float | None
+    batches: int | None = None
 
 
 def estimate_plan(plan: Plan, folder: SweepFolder, progress: Progress | None = None) -> list[Expected]:
@@ -44,6 +45,7 @@ def estimate_plan(plan: Plan, folder: SweepFolder, progress: Progress | None = N
     speeds, trainings = _known_speeds(folder), _known_trainings(folder)
     open_jobs = [job for job in plan.jobs if not folder.is_done(job)]
     found: dict[str, float | None] = {}
+    batches = {job.id: work_units(job) for job in plan.runs}
     for number, job in enumerate(open_jobs, 1):
         with single_thread():
             if isinstance(job, ModelJob):
@@ -52,7 +54,7 @@ def estimate_plan(plan: Plan, folder: SweepFolder, progress: Progress | None = N
                 found[job.id] = _run_seconds(job, speeds)
         if progress is not None:
             progress("estimating", number, len(open_jobs))
-    return [Expected(job, job.id not in found, found.get(job.id, 0.0)) for job in plan.jobs]
+    return [Expected(job, job.id not in found, found.get(job.id, 0.0), batches.get(job.id)) for job in plan.jobs]
 
 
 def total_seconds(expected: list[Expected], workers: int) -> float | None:
@@ -183,9 +185,16 @@ def work_units(job: Job) -> int:
     if isinstance(job, ModelJob):
         per_epoch = _num_images(job.data, job.root, (job.source,), job.class_split.source_classes, job.per_class)
         return per_epoch * int(job.training["epochs"])
-    images = _num_images(job.model.data, job.model.root, job.targets, job.class_split.target_classes, None)
-    batches = images // job.batch_size if job.drop_last else -(-images // job.batch_size)
-    return batches if job.limit is None else min(batches, job.limit)
+    # The same for all methods and seeds of a stream.
+    facts = (job.model.data, job.model.root, job.targets, job.split, job.class_order, job.unknown_share)
+    stream = (*facts, job.batch_size, job.drop_last, job.limit, job.playing)
+    if stream not in _LENGTHS:
+        _LENGTHS[stream] = len(target_stream(job, _network(job.model).input_size))
+    return _LENGTHS[stream]
+
+
+_LENGTHS: dict[Hashable, int] = {}
+"""Stream -> its batches, as far as they were asked for."""
 
 
 @lru_cache(maxsize=1000)

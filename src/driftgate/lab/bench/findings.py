@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
+from driftgate.lab.bench.playing import playing_words
 from driftgate.lab.bench.published import published_suite
 from driftgate.lab.bench.runs import Run, SuiteRuns
 from driftgate.lab.bench.statistics import Comparison, Summary, compare, holm
@@ -270,6 +271,9 @@ def protocol_notes(suite: SuiteRuns) -> list[str]:
         notes.append(f"The paper's pictures have {' x '.join(map(str, PAPER_SIZE))} pixels, these {told}.")
     if any(run.limit is not None for run in suite.main):
         notes.append("These runs saw only the beginning of each stream.")
+    played = dict.fromkeys(word for run in suite.main for word in playing_words(run.protocol))
+    if played:
+        notes.append(f"These streams were played otherwise than the paper's: {', '.join(played)}.")
     seeds = len({run.seed for run in suite.main})
     if seeds != 6:
         notes.append(f"The paper averages six runs, this table {_count(seeds, 'seed')}.")

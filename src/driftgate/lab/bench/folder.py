@@ -88,7 +88,7 @@ class SweepFolder:
         named = {entry["name"]: entry for entry in [*before.get("methods", []), *document["methods"]]}
         merged = {
             key: [*before.get(key, []), *(item for item in document[key] if item not in before.get(key, []))]
-            for key in ("pairs", "shifts", "seeds")
+            for key in ("pairs", "shifts", "seeds", "unknown_shares")
         }
         text = json.dumps({**document, **merged, "methods": list(named.values())}, indent=2)
         write_text(self.suite_file, text + "\n")

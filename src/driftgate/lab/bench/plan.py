@@ -19,8 +19,10 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel, ConfigDict
 
 from driftgate.lab.bench.ablations import BASELINE, Study, Variant
+from driftgate.lab.bench.playing import Playing, playing_words, unusual
 from driftgate.lab.bench.suite import MethodEntry, Pair, Suite
 from driftgate.lab.data.datasets import DataSet, FileData, open_dataset
+from driftgate.lab.data.orders import UnknownShare
 from driftgate.models import SourceModel
 from driftgate.models.backbones import UNTRAINED, check_backbone, check_weights
 from driftgate.models.layers import GROUPS, select_parameters
@@ -71,8 +73,8 @@ class ModelJob(BaseModel):
 class RunJob(BaseModel):
     """One method over one stream, on the source model of ``model``.
 
-    ``settings`` holds all settings of the method, ``limit`` the number of batches at most, ``study`` and ``variant``
-    what an ablation calls it.
+    ``settings`` holds all settings of the method, ``limit`` the number of batches at most, ``unknown_share`` the share
+    of unknown samples where it is not that of the data, ``study`` and ``variant`` what an ablation calls it.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -92,6 +94,8 @@ class RunJob(BaseModel):
     batch_size: int
     drop_last: bool
     limit: int | None
+    playing: Playing
+    unknown_share: str | None
     study: str | None
     variant: str | None
 
@@ -107,12 +111,21 @@ class RunJob(BaseModel):
     @property
     def label(self) -> str:
         """For people."""
-        variant = "" if self.variant is None else f" ({self.variant})"
-        return f"{self.source} -> {self.target} {self.shift.value} {self.method}{variant} seed {self.seed}"
+        share = [] if self.unknown_share is None else [f"{self.unknown_share} unknown"]
+        words = [*([] if self.variant is None else [self.variant]), *playing_words(self.playing.as_dict()), *share]
+        told = f" ({', '.join(words)})" if words else ""
+        return f"{self.source} -> {self.target} {self.shift.value} {self.method}{told} seed {self.seed}"
+
+    @property
+    def share(self) -> UnknownShare | None:
+        """The share of unknown samples, if it is not that of the data."""
+        return None if self.unknown_share is None else UnknownShare.parse(self.unknown_share)
 
     @property
     def class_split(self) -> ClassSplit:
-        return ClassSplit.parse(self.split, self.class_order)
+        """The split that says which classes come and what scores them."""
+        split = ClassSplit.parse(self.split, self.class_order)
+        return split if self.share is None else self.share.scored(split)
 
 
 Job = ModelJob | RunJob
@@ -162,14 +175,15 @@ def make_plan(
     # Seeds outermost: a sweep that is stopped early has something of every cell.
     for seed, pair, shift in product(suite.seeds, pairs, suite.shifts):
         model = planner.model_job(pair.source, shift, seed)
-        for entry, variant in product(entries, variants):
+        for share, entry, variant in product(planner.shares(shift), entries, variants):
             if entry.runs_under(shift):
-                run = planner.run_job(model, pair, entry, shift=shift, seed=seed, variant=variant)
+                run = planner.run_job(model, pair, entry, shift=shift, seed=seed, variant=variant, share=share)
                 models[model.id], runs[run.id] = model, run
     if not runs:
         raise DriftgateError(
             f"Expected at least one run but suite {suite.name} has none of "
-            f"{', '.join(entry.name for entry in entries)} under {', '.join(shift.value for shift in suite.shifts)}."
+            f"{', '.join(entry.name for entry in entries)} under {', '.join(shift.value for shift in suite.shifts)}"
+            + ("; unknown shares need ODA or OPDA." if suite.unknown_shares else ".")
         )
     _check_layers(suite, runs.values())
     return Plan(suite, list(models.values()), list(runs.values()))
@@ -243,6 +257,12 @@ class _Planner:
     def split(self, shift: Shift, order: ClassOrder) -> ClassSplit:
         return self.data.split(shift, order, self.suite.splits.get(shift))
 
+    def shares(self, shift: Shift) -> tuple[str | None, ...]:
+        """The unknown shares to play; none where nothing is unknown. A study varies its own things alone."""
+        if not self.suite.unknown_shares or self.study is not None:
+            return (None,)
+        return self.suite.unknown_shares if self.split(shift, "shared-first").target_private else ()
+
     def model_job(self, source: str, shift: Shift, seed: int) -> ModelJob:
         suite = self.suite
         # The source classes are the same in every class order, so that all orders share a model.
@@ -283,7 +303,15 @@ class _Planner:
         )
 
     def run_job(
-        self, model: ModelJob, pair: Pair, entry: MethodEntry, *, shift: Shift, seed: int, variant: Variant
+        self,
+        model: ModelJob,
+        pair: Pair,
+        entry: MethodEntry,
+        *,
+        shift: Shift,
+        seed: int,
+        variant: Variant,
+        share: str | None,
     ) -> RunJob:
         suite = self.suite
         order = variant.class_order or suite.class_order
@@ -302,10 +330,14 @@ class _Planner:
                 "batch_size": batch_size,
                 "drop_last": suite.drop_last,
                 "limit": self.limit,
+                # Only what is not as usual, so that runs of versions that knew nothing else stay what they are.
+                **unusual(suite.playing.as_dict()),
+                **({} if share is None else {"unknown_share": share}),
             }
         )
         study = None if self.study is None else self.study.name
         named = [] if study is None else [study, variant.name.removeprefix(f"{study}=")]
+        named += [] if share is None else [f"unknown{share}"]
         parts = [pair.source, "+".join(pair.targets), shift.value, entry.name, f"seed{seed}", *named]
         return RunJob(
             id=make_id(parts, digest),
@@ -323,6 +355,8 @@ class _Planner:
             batch_size=batch_size,
             drop_last=suite.drop_last,
             limit=self.limit,
+            playing=suite.playing,
+            unknown_share=share,
             study=study,
             variant=None if study is None else variant.name,
         )

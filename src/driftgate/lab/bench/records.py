@@ -41,6 +41,11 @@ class _Protocol(_Strict):
     drop_last: bool | None = None
     limit_batches: int | None = None
     limit: int | None = None
+    order: str | None = None
+    concentration: float | None = None
+    arrangement: str | None = None
+    repeat: int | None = None
+    unknown_share: str | None = None
     skipped: list[Any] = []
 
 
@@ -68,6 +73,7 @@ class _Record(_Strict):
     metrics: dict[str, Any]
     halves: list[float | None] = Field(default=[None, None], min_length=2, max_length=2)
     tenths: list[float | None] = Field(default=[None] * 10, min_length=10, max_length=10)
+    shares: dict[str, float | None] = {}
     definitions: dict[str, Any] = {}
     series: dict[str, list[float | None]] = {}
     versions: dict[str, Any] = {}
@@ -108,7 +114,7 @@ def read_results(folders: Sequence[str | Path]) -> list[SuiteRuns]:
 
 def _leave_out(suite: SuiteRuns) -> None:
     """Keep what does not fit together from the tables, and say so."""
-    for group in (suite.main, *suite.studies.values()):
+    for group in (suite.main, suite.swept, *suite.studies.values()):
         chosen, notes = choose(group, suite.models)
         suite.left_out |= {run.id for run in group} - {run.id for run in chosen}
         suite.warnings += notes

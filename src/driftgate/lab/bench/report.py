@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -17,12 +16,15 @@ from driftgate.checkpoint import write_text
 from driftgate.lab.bench import findings, palette, table_writers, tables
 from driftgate.lab.bench.ablations import STUDIES
 from driftgate.lab.bench.charts import Chart, CostPoint, cost_chart, curve_chart, study_chart, study_scores, used_chart
+from driftgate.lab.bench.playing import USUAL
 from driftgate.lab.bench.published import published_document, published_suite
 from driftgate.lab.bench.records import read_results
+from driftgate.lab.bench.report_tables import bytes_text, file_name, p_text, seconds_text, write_tables
 from driftgate.lab.bench.runs import Run, SuiteRuns
+from driftgate.lab.bench.shares import ShareSweep, batches_text, share_sweeps
 from driftgate.lab.bench.statistics import Summary
-from driftgate.lab.bench.table_writers import PlainTable
 from driftgate.lab.bench.tables import ResultTable, by_method, by_variant, method_name, shifts_of
+from driftgate.lab.bench.tenths import Tenths, long_streams
 from driftgate.metrics import DEFINITIONS
 from driftgate.stream import versions
 
@@ -83,6 +85,8 @@ class SuitePart:
     cost_charts: list[Chart]
     studies: list[StudyPart]
     curves: list[Chart]
+    tenths: list[Tenths]
+    sweeps: list[ShareSweep]
     used: Chart | None
     settings: list[SettingsPart]
     settings_of: dict[str, str]
@@ -105,7 +109,7 @@ def write_report(folders: Sequence[str | Path], out: str | Path) -> Report:
     parts = [suite_part(suite, f"s{place}") for place, suite in enumerate(suites, start=1)]
     page = out / PAGE
     write_text(page, render(parts))
-    files = [path for part in parts for path in _write_tables(part, out / "tables")]
+    files = [path for part in parts for path in write_tables(part, out / "tables")]
     return Report(page, files, {"page": str(page), "files": [str(path) for path in files], "suites": _facts(parts)})
 
 
@@ -131,6 +135,8 @@ def suite_part(suite: SuiteRuns, anchor: str) -> SuitePart:
         cost_charts=_cost_charts(costs, anchor),
         studies=[_study(suite, study, anchor) for study in suite.studies],
         curves=_curves(runs, anchor),
+        tenths=long_streams(runs, anchor),
+        sweeps=share_sweeps(suite.swept, anchor),
         used=used_chart(runs, findings.OWN_METHOD, f"{anchor}-used"),
         settings=settings,
         settings_of=settings_of,
@@ -177,6 +183,8 @@ def render(parts: Sequence[SuitePart]) -> str:
         "notes": table_writers.table_notes,
         "released": table_writers.released_text,
         "recipe": model_recipe,
+        "batches": batches_text,
+        "share_text": lambda share: str(share).replace("->", " → "),
         "tied": lambda text: text.replace(" %", "\N{NO-BREAK SPACE}%"),
         "flat_head": lambda column: "Mean" if column.shift is None else tables.column_group(column.shift),
         "pair_label": lambda run: tables.pair_label(run.source, run.target),
@@ -197,28 +205,6 @@ def render(parts: Sequence[SuitePart]) -> str:
         failures=sum(len(part.suite.failures) for part in parts),
         group_starts=_group_starts,
     )
-
-
-def p_text(value: float | None) -> str:
-    """``0.012`` or ``< 0.001``."""
-    return table_writers.EMPTY if value is None else findings.p_words(value).removeprefix("p ").removeprefix("= ")
-
-
-def bytes_text(count: float | None) -> str:
-    """``75 KiB``."""
-    if count is None:
-        return table_writers.EMPTY
-    size, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
-    while size >= 1024 and len(units) > 1:
-        size, units = size / 1024, units[1:]
-    return "0" if count == 0 else f"{size:.3g} {units[0]}" if size < 999.5 else f"{size:.0f} {units[0]}"
-
-
-def seconds_text(seconds: float | None) -> str:
-    """``20 ms`` or ``1.5 s``."""
-    if seconds is None:
-        return table_writers.EMPTY
-    return f"{1000 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 
 def _asset(name: str) -> str:
@@ -293,7 +279,7 @@ def _curves(runs: Sequence[Run], anchor: str) -> list[Chart]:
 def _study(suite: SuiteRuns, study: str, anchor: str) -> StudyPart:
     runs = suite.studies[study]
     default = _default_variant(suite, by_variant(runs))
-    chart = study_chart(study_scores(runs), f"{anchor}-{_plain(study)}", tables.study_title(study), default=default)
+    chart = study_chart(study_scores(runs), f"{anchor}-{file_name(study)}", tables.study_title(study), default=default)
     known = STUDIES.get(study)
     return StudyPart(
         study, tables.study_title(study), chart, tables.study_table(suite, study), known.paper if known else None
@@ -335,7 +321,7 @@ def _settings(runs: Sequence[Run]) -> tuple[list[SettingsPart], dict[str, str]]:
 def _setup(run: Run) -> dict[str, Any]:
     """Everything a run depends on but its pair, shift, seed and source model."""
     network, protocol = run.record.get("model", {}), run.protocol
-    stream = ("batch_size", "drop_last", "class_order", "preset")
+    stream = ("batch_size", "drop_last", "class_order", "preset", *USUAL)
     size = network.get("input_size")
     return {
         **dict(sorted(run.settings.items())),
@@ -343,6 +329,7 @@ def _setup(run: Run) -> dict[str, Any]:
         "input size": "x".join(map(str, size)) if size else None,
         **{name: protocol[name] for name in stream if name in protocol},
         "limit of batches": run.limit,
+        **({} if run.unknown_share is None else {"unknown share": run.unknown_share}),
         "versions": ", ".join(f"{name} {version}" for name, version in run.record.get("versions", {}).items()),
     }
 
@@ -372,81 +359,6 @@ def _definitions(runs: Sequence[Run]) -> dict[str, str]:
     for run in runs:
         found |= {name: str(text) for name, text in run.record.get("definitions", {}).items() if name not in found}
     return found or dict(DEFINITIONS)
-
-
-def comparison_table(part: SuitePart) -> PlainTable | None:
-    """Every reference against every other method."""
-    found = [(reference, row) for reference, rows in part.comparisons.items() for row in rows]
-    if not found:
-        return None
-    heads = ("reference", "method", "difference", "low_95", "high_95", "n", "wins", "ties")
-    rows, texts = [], []
-    for reference, row in found:
-        difference, comparison = row.comparison.difference, row.comparison
-        points = (difference.mean, difference.low, difference.high)
-        counts = (difference.n, comparison.wins, comparison.ties)
-        chances = (comparison.t_p, row.t_p_adjusted, comparison.wilcoxon_p)
-        rows.append((reference, row.method, *points, *counts, *chances))
-        texts.append(
-            (
-                method_name(reference),
-                method_name(row.method),
-                *(table_writers.EMPTY if value is None else table_writers.signed(value) for value in points),
-                *map(str, counts),
-                *map(p_text, chances),
-            )
-        )
-    unit = "means over seeds" if found[0][1].averaged else "runs"
-    title = f"{part.suite.title}: paired differences over n {unit}, reference minus method, in points"
-    name = f"{part.suite.name}-comparisons"
-    return PlainTable(name, title, (*heads, "t_p", "t_p_holm", "wilcoxon_p"), tuple(rows), tuple(texts))
-
-
-def cost_table(part: SuitePart) -> PlainTable | None:
-    """Score, memory and time of every method."""
-    if not part.costs:
-        return None
-    heads = ("method", "mean_score", "state_bytes", "peak_memory_bytes", "seconds_per_batch", "source_free")
-    rows, texts = [], []
-    for cost in part.costs:
-        score = None if cost.score is None else cost.score.mean
-        rows.append((cost.method, score, cost.state_bytes, cost.peak_bytes, cost.seconds_per_batch, cost.source_free))
-        texts.append(
-            (
-                cost.name,
-                table_writers.number(score),
-                bytes_text(cost.state_bytes),
-                bytes_text(cost.peak_bytes),
-                seconds_text(cost.seconds_per_batch),
-                "yes" if cost.source_free else "no",
-            )
-        )
-    title = f"{part.suite.title}: memory and time of each method"
-    return PlainTable(f"{part.suite.name}-costs", title, heads, tuple(rows), tuple(texts))
-
-
-def _write_tables(part: SuitePart, folder: Path) -> list[Path]:
-    """``<suite>``, ``<suite>-comparisons`` and ``<suite>-costs``, each as ``.csv``, ``.md`` and ``.tex``."""
-    everything = [*part.tables, *(study.table for study in part.studies)]
-    texts: dict[str, str] = {}
-    if everything:
-        stem = _plain(part.suite.name)
-        texts[f"{stem}.csv"] = table_writers.to_csv(everything)
-        texts[f"{stem}.md"] = "\n".join(map(table_writers.to_markdown, everything))
-        texts[f"{stem}.tex"] = "\n".join(map(table_writers.to_latex, everything))
-    for table in filter(None, (comparison_table(part), cost_table(part))):
-        stem = _plain(table.name)
-        texts[f"{stem}.csv"] = table_writers.plain_csv(table)
-        texts[f"{stem}.md"] = table_writers.plain_markdown(table)
-        texts[f"{stem}.tex"] = table_writers.plain_latex(table)
-    for name, text in texts.items():
-        write_text(folder / name, text)
-    return [folder / name for name in texts]
-
-
-def _plain(name: str) -> str:
-    """A name fit for a file or an anchor."""
-    return re.sub(r"[^A-Za-z0-9_-]+", "-", name) or "suite"
 
 
 def _facts(parts: Sequence[SuitePart]) -> dict[str, Any]:

@@ -175,12 +175,17 @@ def score_of(record: dict[str, Any]) -> float | None:
 
 
 def summarise(records: Sequence[dict[str, Any]]) -> dict[str, dict[str, dict[str, float | int | None]]]:
-    """Shift -> method, or variant of a study -> mean, standard deviation and number of runs."""
+    """Shift -> method, or variant of a study -> mean, standard deviation and number of runs.
+
+    Runs with a share of unknown samples that was asked for have columns of their own: ``OPDA 0.3``.
+    """
     cells: dict[tuple[str, str], list[float]] = {}
     for record in records:
         score = score_of(record)
         name = record["method"] if record["variant"] is None else record["variant"]
-        cells.setdefault((record["shift"], name), []).extend([] if score is None else [score])
+        share = record["protocol"].get("unknown_share")
+        column = record["shift"] if share is None else f"{record['shift']} {share}"
+        cells.setdefault((column, name), []).extend([] if score is None else [score])
     summary: dict[str, dict[str, dict[str, float | int | None]]] = {}
     for (shift, name), scores in cells.items():
         summary.setdefault(shift, {})[name] = {

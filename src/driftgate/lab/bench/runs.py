@@ -71,6 +71,12 @@ class Run:
         return limit
 
     @property
+    def unknown_share(self) -> str | None:
+        """The share of unknown samples that was asked for; None where it is that of the data."""
+        share: str | None = self.protocol.get("unknown_share")
+        return share
+
+    @property
     def model_id(self) -> str:
         """The source model; empty where the record does not name it."""
         return str(self.protocol.get("model_id") or "")
@@ -131,13 +137,19 @@ class SuiteRuns:
     @property
     def main(self) -> list[Run]:
         """The runs of the main table."""
-        return [run for run in self.runs if run.study is None and run.id not in self.left_out]
+        return [run for run in self._kept(None) if run.unknown_share is None]
+
+    @property
+    def swept(self) -> list[Run]:
+        """The runs whose streams have a share of unknown samples that was asked for."""
+        return [run for run in self._kept(None) if run.unknown_share is not None]
 
     @property
     def studies(self) -> dict[str, list[Run]]:
         """The runs of each ablation study."""
-        found: dict[str, list[Run]] = {}
-        for run in self.runs:
-            if run.study is not None and run.id not in self.left_out:
-                found.setdefault(run.study, []).append(run)
-        return found
+        names = dict.fromkeys(run.study for run in self.runs if run.study is not None)
+        found = {name: self._kept(name) for name in names}
+        return {name: runs for name, runs in found.items() if runs}
+
+    def _kept(self, study: str | None) -> list[Run]:
+        return [run for run in self.runs if run.study == study and run.id not in self.left_out]

@@ -15,7 +15,9 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from driftgate.lab.bench.playing import Playing, check_shares, parse_shares
 from driftgate.lab.data.datasets import DATASETS
+from driftgate.lab.data.orders import Arrangement, Order
 from driftgate.lab.pretrain import PretrainSettings
 from driftgate.methods import available, get_method, resolve_settings
 from driftgate.models.backbones import RESNETS
@@ -110,6 +112,9 @@ class Suite(BaseModel):
         methods: what runs on every stream.
         batch_size, drop_last: of the streams.
         limit: batches of each stream at most; None for all.
+        order, concentration, arrangement, repeat: how the streams are played; see ``Playing``.
+        unknown_shares: play every stream once for each, with that share of unknown samples (``0.3``, ``0->0.8``),
+            instead of once with as many as there are.
         seeds: each decides the order of the streams and what methods draw.
         source_per_seed: train a source model of its own for each seed, instead of one that all seeds share.
         training: settings of source training on top of the data set's own; see ``PretrainSettings``.
@@ -131,6 +136,11 @@ class Suite(BaseModel):
     batch_size: int = Field(default=64, ge=1)
     drop_last: bool = False
     limit: int | None = Field(default=None, ge=1)
+    order: Order = "shuffled"
+    concentration: float = Field(default=0.1, gt=0.0)
+    arrangement: Arrangement = "mixed"
+    repeat: int = Field(default=1, ge=1)
+    unknown_shares: tuple[str, ...] = ()
     seeds: tuple[int, ...] = Field(default=(0, 1, 2), min_length=1)
     source_per_seed: bool = False
     training: dict[str, Any] = Field(default_factory=dict)
@@ -154,6 +164,11 @@ class Suite(BaseModel):
     @classmethod
     def _read_size(cls, value: Any) -> Any:
         return (value, value) if isinstance(value, int) else value
+
+    @field_validator("unknown_shares", mode="before")
+    @classmethod
+    def _read_shares(cls, value: Any) -> Any:
+        return parse_shares(str(value)) if isinstance(value, str | int | float) else check_shares(_several(value))
 
     @model_validator(mode="after")
     def _check(self) -> Suite:
@@ -180,6 +195,13 @@ class Suite(BaseModel):
             if split.shift is not shift:
                 raise ValueError(f"the split {text} makes {split.shift.value}, not {shift.value}")
         return self
+
+    @property
+    def playing(self) -> Playing:
+        """How the streams are played."""
+        return Playing(
+            order=self.order, concentration=self.concentration, arrangement=self.arrangement, repeat=self.repeat
+        )
 
     def training_settings(self, seed: int) -> PretrainSettings:
         """The recipe of the source models."""

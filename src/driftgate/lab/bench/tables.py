@@ -307,7 +307,7 @@ def _parts(column: Column, runs: Sequence[Run]) -> list[Column]:
 def _column(scores: Sequence[Sequence[Scores]]) -> list[Cell]:
     """The cells of a column: ``scores`` holds for each row the scores of every part of the column."""
     common = _common(scores)
-    ranks = _ranks([common.get(place) for place in range(len(scores))])
+    places = ranks([common.get(place) for place in range(len(scores))])
     runs = [sum(map(len, parts)) for parts in scores]
     most = max((count for count, parts in zip(runs, scores, strict=True) if all(parts)), default=0)
     cells = []
@@ -318,7 +318,7 @@ def _column(scores: Sequence[Sequence[Scores]]) -> list[Cell]:
             Cell(
                 mean_summary(present) if present else None,
                 missing=missing,
-                rank=ranks[place],
+                rank=places[place],
                 runs=runs[place],
                 fewer=bool(present) and not missing and runs[place] < most,
                 common=common.get(place),
@@ -384,7 +384,7 @@ def mean_summary(cells: Sequence[Scores]) -> Summary:
     return Summary(spread.n, mean, spread.std, None, None)  # no interval around a mean of other runs
 
 
-def _ranks(means: Sequence[Summary | None]) -> list[int | None]:
+def ranks(means: Sequence[Summary | None]) -> list[int | None]:
     """1 for the best of a column, 2 for the second best; nobody leads alone."""
     values = [None if mean is None else round(mean.mean, RANK_DECIMALS) for mean in means]
     present = [value for value in values if value is not None]

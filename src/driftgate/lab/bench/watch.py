@@ -93,7 +93,7 @@ class Watcher:
             record = self.folder.record(self._runs[name])
             if record is None:
                 continue
-            kept = ("method", "variant", "shift", "score", "metrics", "wall_seconds")
+            kept = ("method", "variant", "shift", "score", "metrics", "protocol", "wall_seconds")
             self._records[name] = {key: record.get(key) for key in kept}
             self._failed.pop(name, None)
             score = score_of(record)

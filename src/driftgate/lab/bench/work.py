@@ -218,6 +218,8 @@ def _stream(job: RunJob, folder: SweepFolder, reporter: Reporter) -> dict[str, A
             "batch_size": job.batch_size,
             "drop_last": job.drop_last,
             "limit_batches": job.limit,
+            **job.playing.as_dict(),
+            "unknown_share": job.unknown_share,
             "preset": job.preset,
             "model_id": file.stem,
         },
@@ -241,6 +243,8 @@ def target_stream(job: RunJob, input_size: tuple[int, int]) -> DomainStream:
         drop_last=job.drop_last,
         workers=0,
         limit=None if job.limit is None else job.limit * job.batch_size,
+        unknown_share=job.share,
+        **job.playing.model_dump(),
     )
 
 

@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from driftgate.models import SourceModel
 
 RECORD, PROGRESS = "record.json", "progress.safetensors"
+SHARES = {
+    "true": "of unknown samples in the stream",
+    "rejected": "of samples predicted as unknown",
+    "estimated": "of unknown samples, as the method estimates it; mean over the stream",
+}
 
 
 @app.command(
@@ -47,7 +52,14 @@ def adapt(
     arrangement: Annotated[
         str, typer.Option("--arrangement", help="Several targets mixed, or continual: one after another.")
     ] = "mixed",
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Use at most so many images.")] = None,
+    repeat: Annotated[
+        int, typer.Option("--repeat", min=1, help="Play the stream so many times; continual domains come back.")
+    ] = 1,
+    unknown_share: Annotated[
+        str | None,
+        typer.Option("--unknown-share", help="Share of unknown samples: 0.3, or 0->0.8 to change along the stream."),
+    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Use at most so many images in a pass.")] = None,
     workers: options.Workers = 1,
     strict: options.Strict = False,
     precision: Annotated[str, typer.Option("--precision", help="Of the backbone: float32 or bfloat16.")] = "float32",
@@ -75,6 +87,7 @@ def adapt(
         writable_file,
         writable_folder,
     )
+    from driftgate.lab.data.orders import UnknownShare
     from driftgate.lab.data.streams import DomainStream
     from driftgate.methods import create, resolve_settings, save_method
     from driftgate.models import SourceModel
@@ -96,6 +109,8 @@ def adapt(
     source = SourceModel.load(model)
     source.check_class_names(source_class_names(dataset, classes))
     source.set_precision(precision)  # type: ignore[arg-type]  # it checks the name itself
+    share = None if unknown_share is None else UnknownShare.parse(unknown_share)
+    classes = classes if share is None else share.scored(classes)
     domains = [dataset.domain(name, seed=seed) for name in split_names(target)]
     stream = DomainStream(
         domains,
@@ -107,6 +122,8 @@ def adapt(
         order=order,  # type: ignore[arg-type]  # it checks the names itself
         concentration=concentration,
         arrangement=arrangement,  # type: ignore[arg-type]
+        repeat=repeat,
+        unknown_share=share,
         strict=strict,
         workers=workers,
         limit=limit,
@@ -128,6 +145,8 @@ def adapt(
         "order": order,
         "concentration": concentration if order == "dirichlet" else None,
         "arrangement": arrangement,
+        "repeat": repeat,
+        "unknown_share": None if share is None else str(share),
         "limit": limit,
         "precision": precision,
         "compile": compile_backbone,
@@ -173,6 +192,8 @@ def _try_to_compile(source: SourceModel, batch_size: int) -> bool:
 
 
 def _print_record(record: dict[str, Any]) -> None:
+    from driftgate.stream import LONG_STREAM
+
     protocol, metrics = record["protocol"], record["metrics"]
     title = (
         f"{record['method']} on {', '.join(protocol['target'])}, {protocol['shift']} {protocol['split']}, "
@@ -184,6 +205,11 @@ def _print_record(record: dict[str, Any]) -> None:
         style = "bold" if name == record["score"] else None
         table.add_row(name, percent(value), record["definitions"][name], style=style)
     table.add_row("halves", " / ".join(percent(value) for value in record["halves"]), "the score of each half")
+    if protocol["batches"] >= LONG_STREAM:
+        table.add_row("tenths", " ".join(percent(value) for value in record["tenths"]), "the score of each tenth")
+    for name, meaning in SHARES.items():
+        if name in record["shares"]:
+            table.add_row(f"{name} share", percent(record["shares"][name]), meaning)
     table.add_row("ms per batch", f"{1000 * record['seconds']['median_per_batch']:.0f}", "median; predict and learn")
     table.add_row("state KiB", kibibytes(record["state_bytes"]), "carried across batches, beyond the network")
     table.add_row(

@@ -12,12 +12,12 @@ import typer
 
 from driftgate.lab.cli import options
 from driftgate.lab.cli.app import app
-from driftgate.lab.cli.console import duration, errors, make_table, note, output, percent, print_json, progress_bars
+from driftgate.lab.cli.console import duration, errors, make_table, note, output, percent, print_json
+from driftgate.lab.cli.sweep_lists import list_studies, list_suites, show_plan
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from driftgate.lab.bench.estimate import Expected
     from driftgate.lab.bench.plan import Plan
     from driftgate.lab.bench.runner import SweepResult
     from driftgate.lab.bench.watch import Snapshot, Watcher
@@ -61,6 +61,25 @@ Weights = Annotated[
     str | None, typer.Option("--weights", help="File of pretrained weights of the backbone, or none for random ones.")
 ]
 InputSize = Annotated[int | None, typer.Option("--input-size", min=8, help="Side of the pictures.")]
+Order = Annotated[
+    str | None, typer.Option("--order", help="Of the streams: shuffled, or dirichlet for classes that come together.")
+]
+Concentration = Annotated[
+    float | None, typer.Option("--concentration", help="Of the Dirichlet order; small = one class at a time.")
+]
+Arrangement = Annotated[
+    str | None, typer.Option("--arrangement", help="Several targets mixed, or continual: one after another.")
+]
+Repeat = Annotated[
+    int | None, typer.Option("--repeat", min=1, help="Play each stream so many times; continual domains come back.")
+]
+UnknownShares = Annotated[
+    str | None,
+    typer.Option(
+        "--unknown-share",
+        help="Streams with these shares of unknown samples: 0,0.1,...,0.9; 0->0.8 changes along the stream.",
+    ),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="List the runs and tell how long they would take.")]
 
 
@@ -87,6 +106,11 @@ def bench(
     backbone: Backbone = None,
     weights: Weights = None,
     input_size: InputSize = None,
+    order: Order = None,
+    concentration: Concentration = None,
+    arrangement: Arrangement = None,
+    repeat: Repeat = None,
+    unknown_share: UnknownShares = None,
     dry_run: DryRun = False,
     as_json: options.AsJson = False,
 ) -> None:
@@ -96,7 +120,7 @@ def bench(
     that fails is reported and stops no other; the exit code is then 1.
     """
     if suite is None:
-        _list_suites(as_json)
+        list_suites(as_json)
         return
     _sweep(
         suite,
@@ -113,6 +137,13 @@ def bench(
         workers=workers,
         backend=backend,
         network=(backbone, weights, input_size),
+        streams={
+            "order": order,
+            "concentration": concentration,
+            "arrangement": arrangement,
+            "repeat": repeat,
+            "unknown_shares": unknown_share,
+        },
         dry_run=dry_run,
         as_json=as_json,
     )
@@ -147,7 +178,7 @@ def ablate(
     Everything else is as the suite has it, and as --set says. Source models and results are shared with bench.
     """
     if study is None:
-        _list_studies(as_json)
+        list_studies(as_json)
         return
     _sweep(
         suite,
@@ -164,6 +195,7 @@ def ablate(
         workers=workers,
         backend=backend,
         network=(backbone, weights, input_size),
+        streams={},
         dry_run=dry_run,
         as_json=as_json,
     )
@@ -185,6 +217,7 @@ def _sweep(
     workers: int | None,
     backend: str,
     network: tuple[str | None, str | None, int | None],
+    streams: dict[str, Any],
     dry_run: bool,
     as_json: bool,
 ) -> None:
@@ -203,7 +236,7 @@ def _sweep(
         pairs=_names(pairs, "--pairs"),
         seeds=seeds,
     )
-    suite = suite.with_settings(settings)
+    suite = suite.with_settings(settings).changed(**{key: given for key, given in streams.items() if given is not None})
     studies = [None] if study is None else [get_study(part) for part in _names(study, "ablate")]
     plan = merge_plans(
         [make_plan(suite, root=root, limit=limit, quick_training=quick_training, study=part) for part in studies]
@@ -212,7 +245,7 @@ def _sweep(
     count = workers or default_workers(backend)
     folder.check_suite(suite)
     if dry_run:
-        _dry_run(plan, folder, count, as_json)
+        show_plan(plan, folder, count, as_json)
         return
     result = _run(plan, folder, count, backend)
     if as_json:
@@ -353,68 +386,3 @@ def _result_document(plan: Plan, path: Path, result: SweepResult) -> dict[str, A
         "seconds": result.seconds,
         "scores": scores,
     }
-
-
-def _dry_run(plan: Plan, folder: Any, workers: int, as_json: bool) -> None:
-    from driftgate.lab.bench.estimate import estimate_plan, total_seconds
-    from driftgate.lab.bench.plan import ModelJob
-
-    with progress_bars() as report:
-        expected = estimate_plan(plan, folder, report)
-    seconds = total_seconds(expected, workers)
-    if as_json:
-        rows = [
-            {
-                "id": item.job.id,
-                "what": "model" if isinstance(item.job, ModelJob) else "run",
-                "label": item.job.label,
-                "done": item.done,
-                "seconds": item.seconds,
-            }
-            for item in expected
-        ]
-        print_json({"suite": plan.suite.name, "workers": workers, "estimated_seconds": seconds, "jobs": rows})
-        return
-    output.print(_job_table(expected))
-    open_jobs = sum(not item.done for item in expected)
-    told = "an unknown time" if seconds is None else f"about {duration(seconds)}"
-    output.print(
-        f"{open_jobs} of {len(expected)} jobs are to do; they would take {told} with {workers} workers. "
-        "Nothing was written.",
-        markup=False,
-    )
-
-
-def _job_table(expected: list[Expected]) -> Any:
-    table = make_table("Source models, then runs", ("id", "what", "time"), left=("id", "what"))
-    for item in expected:
-        told = "done" if item.done else "?" if item.seconds is None else duration(item.seconds)
-        table.add_row(item.job.id, item.job.label, told)
-    return table
-
-
-def _list_suites(as_json: bool) -> None:
-    from driftgate.lab.bench.suite import builtin_suites, read_suite
-
-    suites = [read_suite(name) for name in builtin_suites()]
-    if as_json:
-        print_json([suite.model_dump(mode="json") for suite in suites])
-        return
-    table = make_table("Suites", ("name", "title", "pairs", "methods", "seeds"), left=("name", "title"))
-    for suite in suites:
-        table.add_row(suite.name, suite.title, str(len(suite.pairs)), str(len(suite.methods)), str(len(suite.seeds)))
-    output.print(table)
-
-
-def _list_studies(as_json: bool) -> None:
-    from driftgate.lab.bench.ablations import STUDIES
-
-    if as_json:
-        print_json([study.model_dump(mode="json") for study in STUDIES.values()])
-        return
-    table = make_table("Studies", ("name", "what is varied", "variants"), left=("name", "what is varied", "variants"))
-    table.columns[2].no_wrap = False
-    for study in STUDIES.values():
-        names = ", ".join(variant.name.removeprefix(f"{study.name}=") for variant in study.variants)
-        table.add_row(study.name, study.title, names)
-    output.print(table)
