@@ -135,7 +135,7 @@ STUDIES = {
         Study(
             name="batch_norm",
             title="Statistics that batch norm uses",
-            variants=_values("batch_norm", ("batch", "running")),
+            variants=_values("batch_norm", ("auto", "batch", "running")),
         ),
     )
 }
