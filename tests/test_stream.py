@@ -127,7 +127,7 @@ def test_shares_are_those_of_labels_and_predictions() -> None:
 
 
 def test_an_estimated_share_is_recorded() -> None:
-    method = driftgate.create("gmm", small_model(), seed=2, gate="mixture")
+    method = driftgate.create("gmm", small_model(), seed=2, gate="mixture", min_batch=1)
     result = run_stream(method, stream(), SPLIT)
     series = result.record["series"]["estimated_share"]
     assert len(series) == 9 and all(0 <= share <= 1 for share in series)

@@ -19,12 +19,12 @@ from driftgate.lab.bench.charts import Chart, CostPoint, cost_chart, curve_chart
 from driftgate.lab.bench.playing import USUAL
 from driftgate.lab.bench.published import published_document, published_suite
 from driftgate.lab.bench.records import read_results
+from driftgate.lab.bench.report_parts import Cost, SettingsPart, StudyPart, SuitePart
 from driftgate.lab.bench.report_tables import bytes_text, file_name, p_text, seconds_text, write_tables
 from driftgate.lab.bench.runs import Run, SuiteRuns
-from driftgate.lab.bench.shares import ShareSweep, batches_text, share_sweeps
-from driftgate.lab.bench.statistics import Summary
+from driftgate.lab.bench.shares import batches_text, share_sweeps
 from driftgate.lab.bench.tables import ResultTable, by_method, by_variant, method_name, shifts_of
-from driftgate.lab.bench.tenths import Tenths, long_streams
+from driftgate.lab.bench.tenths import long_streams
 from driftgate.metrics import DEFINITIONS
 from driftgate.stream import versions
 
@@ -33,64 +33,6 @@ DEVELOPMENT = (
     "half of the samples at first, about constant while the thresholds are set, then a steady rise towards 85 %"
 )
 """What the supplement says of the samples used for adaptation (VisDA-C OPDA, one run)."""
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What a method costs: means over its runs."""
-
-    method: str
-    name: str
-    score: Summary | None
-    state_bytes: float | None
-    peak_bytes: float | None
-    seconds_per_batch: float | None
-    source_free: bool
-
-
-@dataclass(frozen=True)
-class StudyPart:
-    """A study: its figure, its table, and what the paper says of it."""
-
-    name: str
-    title: str
-    chart: Chart
-    table: ResultTable
-    paper: str | None
-
-
-@dataclass(frozen=True)
-class SettingsPart:
-    """One set of settings, and how many runs used it."""
-
-    label: str
-    method: str
-    runs: int
-    settings: dict[str, str]
-
-
-@dataclass(frozen=True)
-class SuitePart:
-    """Everything the page shows of one suite."""
-
-    suite: SuiteRuns
-    anchor: str
-    facts: list[str]
-    sentences: list[str]
-    tables: list[ResultTable]
-    notes: list[str]
-    comparisons: dict[str, list[findings.ComparisonRow]]
-    shared_models: bool
-    costs: list[Cost]
-    cost_charts: list[Chart]
-    studies: list[StudyPart]
-    curves: list[Chart]
-    tenths: list[Tenths]
-    sweeps: list[ShareSweep]
-    used: Chart | None
-    settings: list[SettingsPart]
-    settings_of: dict[str, str]
-    versions: dict[str, str]
 
 
 @dataclass(frozen=True)

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from driftgate.checkpoint import write_text
 from driftgate.lab.bench import findings, table_writers
+from driftgate.lab.bench.report_parts import SuitePart
 from driftgate.lab.bench.shares import share_table
 from driftgate.lab.bench.table_writers import PlainTable
 from driftgate.lab.bench.tables import method_name
 from driftgate.lab.bench.tenths import tenths_table
-
-if TYPE_CHECKING:
-    from driftgate.lab.bench.report import SuitePart
 
 
 def comparison_table(part: SuitePart) -> PlainTable | None:
