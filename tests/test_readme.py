@@ -51,3 +51,7 @@ def test_the_examples_run() -> None:
             [sys.executable, str(example)], capture_output=True, text=True, timeout=200, check=False
         )
         assert finished.returncode == 0, finished.stderr
+        assert len(example.read_text(encoding="utf-8").splitlines()) <= 60
+        if example.name == "rows.py":
+            scores = re.findall(r"source-only (0\.\d+), gmm (0\.\d+)", finished.stdout)
+            assert len(scores) == 3 and all(float(gmm) > float(source) + 0.2 for source, gmm in scores)

@@ -103,7 +103,6 @@ class AdaContrast(GradientMethod):
         self.bank = RingQueue(size, features=width, probabilities=model.num_classes)
         self.keys = RingQueue(size, features=width, labels=None)
         self.teacher = MomentumEncoder(model, self.settings.teacher_momentum)
-        self.augmentation = StrongAugmentation(model.spec.input_size, flip=model.spec.flip)
 
     def _predict(self, images: Tensor) -> Prediction:
         if self.settings.predict_after_update:
@@ -114,8 +113,8 @@ class AdaContrast(GradientMethod):
     def _step(self, images: Tensor) -> Prediction:
         prediction = self._assess(images)
         labels = prediction.pseudo_labels
-        query_view = self.augmentation(images, self.generator)
-        key_view = self.augmentation(images, self.generator)
+        query_view = self.views.strong(images, self.generator)
+        key_view = self.views.strong(images, self.generator)
 
         passes = self._passes()
         query = self._forward(passes, query_view)
