@@ -3,7 +3,7 @@
     python examples/rows.py
 
 The rows are scikit-learn's digits, of which the classifier learns 0 to 6. In the stream every sensor has got a gain and
-an offset of its own and is noisy, and 7 to 9 appear. Printed is the H-score: high if known digits are named and new ones rejected.
+an offset of its own and noise, and 7 to 9 appear. Printed is the H-score: named known digits, rejected new ones.
 """
 
 from __future__ import annotations

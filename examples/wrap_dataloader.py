@@ -53,8 +53,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         method.save(f"{folder}/adapted.safetensors")
         again = driftgate.load(f"{folder}/adapted.safetensors", model=my_network())
-    print(f"saved at step {again.steps}, {again.num_bytes:,} bytes remember the stream; goes on as if never stopped")
-    print(f"{type(network).__name__} back, the very one that was wrapped: {method.network() is network}")
+    print(f"goes on at step {again.steps}; the network is the one that was wrapped: {method.network() is network}")
 
 
 if __name__ == "__main__":
