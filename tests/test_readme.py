@@ -69,5 +69,5 @@ def test_the_examples_run() -> None:
         assert finished.returncode == 0, finished.stderr
         assert len(example.read_text(encoding="utf-8").splitlines()) <= 60
         if example.name == "rows.py":
-            scores = re.findall(r"source-only (0\.\d+), gmm (0\.\d+)", finished.stdout)
+            scores = re.findall(r"source-only (0\.\d+), bn-stats 0\.\d+, gmm (0\.\d+)", finished.stdout)
             assert len(scores) == 3 and all(float(gmm) > float(source) + 0.2 for source, gmm in scores)

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 import driftgate
 from driftgate import DriftgateError, SourceModel
-from driftgate.data.loading import Transform
+from driftgate.lab.data.loading import Transform
 from driftgate.models.input import PAPER_RESIZE, InputSpec, Resize, prepare
 
 COLOUR = InputSpec(input_size=(6, 8))

@@ -25,7 +25,6 @@ from driftgate.methods.source_only import EntropyThresholdSettings, entropy_pred
 from driftgate.models.normalization import batch_statistics
 from driftgate.models.source_model import ModelOutput, SourceModel
 from driftgate.types import Prediction
-from driftgate.views.images import StrongAugmentation
 
 
 class AdaContrastSettings(GradientSettings, EntropyThresholdSettings):

@@ -25,7 +25,6 @@ from driftgate.models.source_model import ModelOutput, SourceModel
 from driftgate.novelty.gate import pseudo_label
 from driftgate.novelty.scores import entropy
 from driftgate.types import Prediction
-from driftgate.views.images import Augmentation
 
 
 class COMETSettings(GradientSettings):

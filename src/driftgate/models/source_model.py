@@ -146,7 +146,7 @@ class SourceModel(nn.Module):
         bottleneck: nn.Module | None = None,
         **options: Any,
     ) -> SourceModel:
-        """A backbone under a fresh bottleneck and weight-normed classifier, to be trained by ``driftgate.lab.pretrain``.
+        """A backbone under a fresh bottleneck and weight-normed classifier, for ``driftgate.lab.pretrain`` to train.
 
         The only way to a head that nobody trained; its weights are drawn as those of torch's own layers. ``options``
         are those of ``SourceModel``.

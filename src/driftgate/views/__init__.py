@@ -4,7 +4,7 @@ A method is given its views, it does not make them: ``driftgate.create(..., view
 ``none``, or a function of one's own; without, the model's inputs decide.
 """
 
-from driftgate.views.choice import KINDS, View, Views, ViewsChoice, choose_views
+from driftgate.views.choice import KINDS, OwnViews, View, Views, ViewsChoice, choose_views
 from driftgate.views.images import Augmentation, ImageViews, StrongAugmentation
 from driftgate.views.rows import RowView, RowViews
 
@@ -12,6 +12,7 @@ __all__ = [
     "KINDS",
     "Augmentation",
     "ImageViews",
+    "OwnViews",
     "RowView",
     "RowViews",
     "StrongAugmentation",
