@@ -72,7 +72,7 @@ def run_cell(seed: int, shift: Shift, targets: list[str], variants: list[Variant
             stream = DomainStream(
                 [data.domain(target)],
                 split,
-                input_size=model.spec.input_size,
+                input_size=model.spec.image_size,
                 batch_size=BATCH_SIZE,
                 seed=seed,
                 workers=0,

@@ -49,7 +49,7 @@ def make(num_classes: int, dim: int) -> GMM:
     """The method around a network of no cost."""
     backbone = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, FEATURES))
     names = [f"class {index}" for index in range(num_classes)]
-    model = SourceModel(backbone, class_names=names, input_size=(8, 8), feature_dim=FEATURES)
+    model = SourceModel.untrained(backbone, class_names=names, input_size=(8, 8), feature_dim=FEATURES)
     method = create("gmm", model, reduced_dim=dim)
     assert isinstance(method, GMM)
     return method

@@ -63,7 +63,7 @@ class Case:
     def model(self) -> SourceModel:
         """The small network with the weights of the case, and its source statistics where the case has some."""
         names = [f"class {index}" for index in range(self.num_classes)]
-        model = SourceModel(small_backbone(), class_names=names, input_size=(6, 6), feature_dim=16)
+        model = SourceModel.untrained(small_backbone(), class_names=names, input_size=(6, 6), feature_dim=16)
         model.load_state_dict(self.by_name(self.inputs["weights"]), strict=False)
         statistics = ("prototypes", "feature_mean", "feature_covariance")
         if "prototypes" in self.inputs:

@@ -86,7 +86,7 @@ def test_a_network_of_another_shape_is_refused(tmp_path: Path) -> None:
     method = driftgate.create("gmm", small_model())
     method.step(images_of(8, 0))
     method.save(tmp_path / "x.safetensors")
-    other = SourceModel(
+    other = SourceModel.untrained(
         torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(2), torch.nn.Flatten(), torch.nn.Linear(12, 32)),
         class_names=small_model().spec.class_names,
         input_size=(8, 8),

@@ -6,8 +6,11 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 import driftgate
 
@@ -17,19 +20,32 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 def test_the_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
-    assert len(blocks) == 1
-    names: dict[str, object] = {}
-    exec(blocks[0], names)
-    assert len(names["rejected"]) == 64  # type: ignore[arg-type]
-    assert names["method"].steps == 5  # type: ignore[attr-defined]
-    fresh = driftgate.SourceModel(
-        names["backbone"],  # type: ignore[arg-type]
-        names["classifier"],  # type: ignore[arg-type]
-        class_names=names["names"],  # type: ignore[arg-type]
-        input_size=(32, 32),
-    )
-    assert driftgate.load("adapted.safetensors", model=fresh).steps == 5
+    opening, whole = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(whole, names)
+    assert len(names["rejected"]) == 64 and names["method"].steps == 5
+    assert names["adapted"] is names["network"]
+    assert driftgate.load("adapted.safetensors", model=names["network"]).steps == 5
+    rows = torch.rand(3, 16, 6)
+    given = {"driftgate": driftgate, "network": nn.Linear(6, 3), "names": ["a", "b", "c"], "loader": rows}
+    exec(opening, given)
+    assert given["method"].steps == 3
+
+
+def test_the_snippets_about_a_model_of_ones_own_run() -> None:
+    text = (ROOT / "docs" / "own-model.md").read_text(encoding="utf-8")
+    loop, torchvision, view, statistics = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    network = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+    batches = [(torch.rand(16, 6), torch.arange(16) % 3) for _ in range(3)]
+    given = {"driftgate": driftgate, "torch": torch, "network": network, "names": ["a", "b", "c"], "loader": batches}
+    exec(loop, given)
+    assert given["adapted"] is network
+    exec(view, given)
+    driftgate.create("gmm", given["model"], views=given["shifted"]).step(batches[0])
+    given["source_loader"] = batches
+    exec(statistics, given)
+    driftgate.create("owttt", given["model"]).step(batches[0])
+    compile(torchvision, "own-model.md", "exec")  # needs torchvision to run: see tests/test_timm.py
 
 
 def test_the_links_lead_somewhere() -> None:
@@ -51,3 +67,7 @@ def test_the_examples_run() -> None:
             [sys.executable, str(example)], capture_output=True, text=True, timeout=200, check=False
         )
         assert finished.returncode == 0, finished.stderr
+        assert len(example.read_text(encoding="utf-8").splitlines()) <= 60
+        if example.name == "rows.py":
+            scores = re.findall(r"source-only (0\.\d+), bn-stats 0\.\d+, gmm (0\.\d+)", finished.stdout)
+            assert len(scores) == 3 and all(float(gmm) > float(source) + 0.2 for source, gmm in scores)

@@ -1,13 +1,19 @@
-"""The paper's networks from timm and torchvision; `make test-timm` runs these."""
+"""The paper's networks, and classifiers of timm, torchvision and transformers wrapped; `make test-timm` runs these."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
 import pytest
 import torch
+from torch import Tensor, nn
 
+import driftgate
 from driftgate.methods.base import create
 from driftgate.methods.gmm import GMM
-from driftgate.models import SourceModel, build_backbone
+from driftgate.models import Resize, SourceModel, SourceStatistics, build_backbone
+from driftgate.models.heads import logits_of
 from driftgate.models.resnet import ResNet50
 from driftgate.types import UNKNOWN, UNLABELED, DriftgateError
 
@@ -147,3 +153,144 @@ def test_a_hub_out_of_reach_is_told(monkeypatch):
         DriftgateError, match="fetch weights for 'timm/resnet50' but that failed: no network; pass a file"
     ):
         build_backbone("timm/resnet50")
+
+
+def of_timm(name: str) -> Callable[[], nn.Module]:
+    def build() -> nn.Module:
+        import timm
+
+        network: nn.Module = timm.create_model(name, pretrained=False, num_classes=9)
+        return network
+
+    return build
+
+
+def of_torchvision(name: str) -> Callable[[], nn.Module]:
+    def build() -> nn.Module:
+        import torchvision
+
+        network: nn.Module = torchvision.models.get_model(name, weights=None, num_classes=9)
+        return network
+
+    return build
+
+
+def transformers_resnet() -> nn.Module:
+    from transformers import ResNetConfig, ResNetForImageClassification
+
+    config = ResNetConfig(embedding_size=16, hidden_sizes=[16, 32], depths=[1, 2], layer_type="basic", num_labels=9)
+    network: nn.Module = ResNetForImageClassification(config)
+    return network
+
+
+def transformers_vit() -> nn.Module:
+    from transformers import ViTConfig, ViTForImageClassification
+
+    layers = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    network: nn.Module = ViTForImageClassification(ViTConfig(**layers, image_size=32, patch_size=8, num_labels=9))
+    return network
+
+
+class Theirs(NamedTuple):
+    """A classifier as a library builds it, what has to be said, and what is found."""
+
+    build: Callable[[], nn.Module]
+    told: dict[str, Any]
+    head: str
+    size: tuple[int, int]
+
+
+SMALL = {"input_size": (64, 64)}  # convolutions run at any size, and small pictures save minutes
+PLAIN = {**SMALL, "mean": 0.5, "std": 0.25}
+WRAPPED = {
+    "timm resnet50": Theirs(of_timm("resnet50"), SMALL, "fc", (64, 64)),
+    "timm vit_base_patch16_224": Theirs(of_timm("vit_base_patch16_224"), {}, "head", (224, 224)),
+    "timm convnext_tiny": Theirs(of_timm("convnext_tiny"), SMALL, "head.fc", (64, 64)),
+    "timm mobilenetv3_large_100": Theirs(of_timm("mobilenetv3_large_100"), SMALL, "classifier", (64, 64)),
+    "torchvision resnet50": Theirs(of_torchvision("resnet50"), PLAIN, "fc", (64, 64)),
+    "torchvision swin_t": Theirs(of_torchvision("swin_t"), PLAIN, "head", (64, 64)),
+    "transformers resnet": Theirs(transformers_resnet, PLAIN, "classifier.1", (64, 64)),
+    "transformers vit": Theirs(transformers_vit, {"mean": 0.5, "std": 0.5}, "classifier", (32, 32)),
+}
+
+
+class Fresh(NamedTuple):
+    network: nn.Module
+    model: SourceModel
+    state: dict[str, Tensor]
+    expected: Theirs
+
+
+@pytest.fixture(scope="module", params=WRAPPED)
+def theirs(request: pytest.FixtureRequest) -> Fresh:
+    """Wrapped once, with the first state, to which each test puts it back: building it takes seconds."""
+    expected = WRAPPED[request.param]
+    torch.manual_seed(0)
+    network = expected.build()
+    model = driftgate.wrap(network, CLASSES, **expected.told)
+    size = model.spec.feature_dim
+    model.statistics = SourceStatistics(torch.randn(9, size), torch.zeros(size), torch.eye(size))
+    return Fresh(network, model, {name: value.clone() for name, value in network.state_dict().items()}, expected)
+
+
+def test_the_head_of_each_library_is_found_and_the_logits_stay_the_same(theirs: Fresh) -> None:
+    network, model, state, expected = theirs
+    network.load_state_dict(state)
+    assert (model.spec.head, model.spec.image_size, model.num_classes) == (expected.head, expected.size, 9)
+    images = torch.rand(2, *model.spec.shape, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        own = logits_of(network.eval()((images - model.mean) / model.std))
+        found = model(images)
+    torch.testing.assert_close(found.logits, own, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(model.head(found.features), own, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", sorted(driftgate.available()))
+def test_two_steps_of_every_method_with_each_library(theirs: Fresh, name: str) -> None:
+    network, model, state, _ = theirs
+    network.load_state_dict(state)
+    has_norm = any(isinstance(layer, nn.BatchNorm2d) for layer in network.modules())
+    # Tent by default learns batch norm over pictures, which transformers do not have.
+    method = create(name, model, **({"adapt_layers": "norm"} if name == "tent" and not has_norm else {}))
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(2):
+        images = torch.randint(0, 256, (2, *model.spec.shape), dtype=torch.uint8, generator=generator)
+        said, out = method.predict(images), method.step(images)
+        torch.testing.assert_close(said.scores, out.scores, rtol=1e-4, atol=1e-6)
+        assert out.scores.shape == (2, 9) and out.scores.isfinite().all() and out.novelty.isfinite().all()
+    assert method.network() is network and list(network.state_dict()) == list(state)
+    assert all(value.isfinite().all() for value in network.parameters())
+
+
+def test_how_timm_feeds_its_networks() -> None:
+    spec = driftgate.wrap(of_timm("resnet18")()).spec
+    assert (spec.input_size, spec.mean, spec.std) == ((224, 224), (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+    assert spec.resize == Resize(crop=0.95, interpolation="bicubic")
+
+
+def test_how_torchvision_feeds_its_networks() -> None:
+    from torchvision.models import ResNet18_Weights, Swin_T_Weights
+
+    spec = driftgate.wrap(of_torchvision("resnet18")(), preprocessing=ResNet18_Weights.DEFAULT.transforms()).spec
+    assert (spec.input_size, spec.mean) == ((224, 224), (0.485, 0.456, 0.406))
+    assert spec.resize == Resize(crop=224 / 256)
+    swin = driftgate.wrap(of_torchvision("swin_t")(), preprocessing=Swin_T_Weights.DEFAULT.transforms()).spec
+    assert swin.resize == Resize(crop=224 / 232, interpolation="bicubic")
+
+
+def test_how_transformers_feeds_its_networks() -> None:
+    from transformers import ConvNextImageProcessor, ViTImageProcessor
+
+    processor = ViTImageProcessor(size={"height": 32, "width": 32})
+    spec = driftgate.wrap(transformers_vit(), preprocessing=processor).spec
+    assert (spec.input_size, spec.mean, spec.std) == ((32, 32), (0.5,) * 3, (0.5,) * 3)
+    assert spec.resize == Resize(keep_aspect=False)
+    assert spec.class_names[:2] == ("LABEL_0", "LABEL_1")
+    processor = ConvNextImageProcessor(size={"shortest_edge": 224}, crop_pct=0.875)
+    resnet = driftgate.wrap(transformers_resnet(), preprocessing=processor).spec
+    assert resnet.input_size == (224, 224) and resnet.resize is not None and resnet.resize.crop == 0.875
+
+
+def test_a_distilled_transformer_has_two_heads_and_is_refused() -> None:
+    with pytest.raises(DriftgateError, match="such as a second head"):
+        driftgate.wrap(of_timm("deit_tiny_distilled_patch16_224")())

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from driftgate.methods import Method, available, create
     from driftgate.methods import load_method as load
-    from driftgate.models import SourceModel
+    from driftgate.models import SourceModel, wrap
     from driftgate.stream import run_stream
     from driftgate.types import UNKNOWN, UNLABELED, DivergedError, DriftgateError, Prediction
 
@@ -31,6 +31,7 @@ __all__ = [
     "create",
     "load",
     "run_stream",
+    "wrap",
 ]
 
 _HOMES = {
@@ -40,6 +41,7 @@ _HOMES = {
     "load": "driftgate.methods:load_method",
     "SourceModel": "driftgate.models",
     "run_stream": "driftgate.stream",
+    "wrap": "driftgate.models",
 }
 
 moved.install()

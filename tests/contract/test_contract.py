@@ -153,12 +153,17 @@ BAD_BATCHES = {
     "infinity": (lambda good: good.clone().index_fill_(0, torch.tensor([1]), math.inf), "infinity"),
     "channels last": (lambda good: good.permute(0, 2, 3, 1), "move channels first"),
     "no batch": (lambda good: good[0], "batch of RGB"),
-    "grey": (lambda good: good[:, :1], "batch of RGB"),
+    "two channels": (lambda good: good[:, :2], "batch of RGB"),
     "size": (lambda good: good[:, :, :7], "resize"),
     "empty": (lambda good: good[:0], "empty batch"),
-    "integers": (lambda good: (good * 255).to(torch.uint8), "divide by 255"),
+    "integers": (lambda good: (good * 255).to(torch.int64), "as uint8, or as floats"),
     "not scaled": (lambda good: good * 255, r"pixels in \[0, 1\]"),
-    "a list": (lambda good: [good], "float tensor"),
+    "words": (lambda good: ["cat", "dog"], "got str; pass a tensor"),
+    "sparse": (lambda good: good.to_sparse(), "to_dense"),
+    "meta": (lambda good: good.to("meta"), "holds no values"),
+    "nested": (lambda good: torch.nested.nested_tensor([good[0], good[1]]), "nested tensor"),
+    "float8": (lambda good: good.to(torch.float8_e4m3fn), "pass float32 or uint8"),
+    "complex": (lambda good: good.to(torch.complex64), "pass float32 or uint8"),
 }
 
 

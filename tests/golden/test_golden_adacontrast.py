@@ -19,6 +19,7 @@ from driftgate.losses import class_aware_info_nce, negative_marginal_entropy
 from driftgate.memory import mean_over, nearest
 from driftgate.methods.adacontrast import AdaContrast, refine_labels
 from driftgate.models.source_model import ModelOutput
+from driftgate.views import OwnViews
 
 FIVE_BATCHES = "step_C5_N32"
 """The cases whose bank of three batches is overwritten twice; the others end before."""
@@ -67,7 +68,7 @@ def make(golden: Case) -> AdaContrast:
     def view(images: Tensor, generator: torch.Generator) -> Tensor:
         return (images * 0.7 + 0.05).clamp(0, 1) if next(turn) % 2 else augmented_view(images, generator)
 
-    method.augmentation = view  # type: ignore[assignment]
+    method.views = OwnViews(view)
     return method
 
 

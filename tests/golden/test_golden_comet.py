@@ -14,6 +14,7 @@ from driftgate.methods.comet import COMET
 from driftgate.novelty.gate import pseudo_label
 from driftgate.novelty.scores import entropy
 from driftgate.types import Thresholds
+from driftgate.views import OwnViews
 
 BOTH = ("comet-p", "comet-f")
 STEPS = [(method, name) for method in BOTH for name in case_names(method, "step")]
@@ -78,7 +79,7 @@ def method_of(method: str, golden: Case, preset: str | None) -> COMET:
     )
     assert isinstance(made, COMET)
     fill(made.projector, golden)
-    made.augmentation = augmented_view  # type: ignore[assignment]
+    made.views = OwnViews(augmented_view)
     return made
 
 

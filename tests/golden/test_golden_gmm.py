@@ -17,6 +17,7 @@ from driftgate.memory import StreamingGMM
 from driftgate.methods.gmm import GMM
 from driftgate.novelty.gate import FrozenGate, predict_label, pseudo_label
 from driftgate.novelty.scores import entropy, posterior
+from driftgate.views import OwnViews
 from driftgate.views.images import Augmentation
 
 RELEASED, STREAMS, EQUATIONS = "gmm-released", "gmm-released-streams", "gmm-paper-equations"
@@ -28,7 +29,7 @@ def method_of(golden: Case, **settings: object) -> GMM:
     with torch.no_grad():
         method.reducer.weight.copy_(golden.inputs["reducer_weight"])
         method.reducer.bias.copy_(golden.inputs["reducer_bias"])
-    method.augmentation = augmented_view  # type: ignore[assignment]
+    method.views = OwnViews(augmented_view)
     return method
 
 

@@ -13,6 +13,7 @@ from driftgate.memory import MixtureEvaluation, StreamingGMM
 from driftgate.methods.gmm_comet import GMMCOMET
 from driftgate.novelty.gate import FrozenGate, pseudo_label
 from driftgate.novelty.scores import SCORES, ScoreInputs, posterior
+from driftgate.views import OwnViews
 
 METHOD = "gmm-comet"
 GATED = {
@@ -91,7 +92,7 @@ def method_of(name: str) -> GMMCOMET:
     with torch.no_grad():
         method.reducer.weight.copy_(golden.inputs["reducer_weight"])
         method.reducer.bias.copy_(golden.inputs["reducer_bias"])
-    method.augmentation = augmented_view  # type: ignore[assignment]
+    method.views = OwnViews(augmented_view)
     return method
 
 

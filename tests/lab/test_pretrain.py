@@ -64,7 +64,9 @@ class Dropping(nn.Module):
 def dropping_model() -> SourceModel:
     with torch.random.fork_rng():
         torch.manual_seed(5)
-        return SourceModel(Dropping(), class_names=["a", "b", "c"], input_size=(12, 12), flip=False, pretrained=False)
+        return SourceModel.untrained(
+            Dropping(), class_names=["a", "b", "c"], input_size=(12, 12), flip=False, pretrained=False
+        )
 
 
 def cnn_model() -> SourceModel:

@@ -78,7 +78,7 @@ def test_second_step_by_hand() -> None:
     images = images_of(12, 1)
     generator = torch.Generator()
     generator.set_state(before["rng"])
-    query_view, key_view = (method.augmentation(images, generator) for _ in range(2))
+    query_view, key_view = (method.views.strong(images, generator) for _ in range(2))
     with torch.no_grad(), batch_statistics(student, 12):
         plain = student(images)
     similarity = F.cosine_similarity(plain.features[:, None], bank[None], dim=2)

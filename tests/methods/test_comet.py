@@ -73,7 +73,7 @@ def test_a_step_is_one_step_of_sgd_on_the_loss_by_hand(name: str) -> None:
     labels = method.predict(images).pseudo_labels
     known, unknown = labels >= 0, labels == UNKNOWN
     assert known.any() and unknown.any()
-    output, view = model(images), model(twin.augmentation(images, twin.generator))
+    output, view = model(images), model(twin.views.weak(images, twin.generator))
     if name == "comet-p":
         assert model.statistics is not None
         prototypes = model.statistics.prototypes

@@ -107,7 +107,7 @@ def test_a_step_is_one_step_of_sgd_on_the_loss_by_hand(contrastive_weight: float
     loss = loss + 3.0 * ((output.features - teacher.features) ** 2).sum() / output.features.numel()
     loss = loss + 5.0 * ((output.features - source_features) ** 2).sum() / output.features.numel()
     if contrastive_weight > 0:
-        view = twin.model(twin.augmentation(images, twin.generator)).features
+        view = twin.model(twin.views.weak(images, twin.generator)).features
         reduced = twin.reducer(torch.cat([output.features, view]))
         loss = loss + contrastive_loss(
             reduced, labels.repeat(2), means, reduction="mean", self_pairs=False, mean_term="classes"

@@ -140,7 +140,7 @@ def by_hand(settings: dict[str, Any]) -> Outcome:
     twin = make(settings)
     start = parameters_of(twin)
     reference = GMMByHand(twin.model, twin.reducer, settings)
-    answers = [reference.step(images, twin.augmentation(images, twin.generator)) for images in stream()]
+    answers = [reference.step(images, twin.views.weak(images, twin.generator)) for images in stream()]
     moves = {name: value.detach() - start[name] for name, value in reference.parameters.items()}
     mixture = {name: torch.from_numpy(getattr(reference.mixture, name)) for name in MIXTURE}
     return answers, moves | reference.statistics | mixture

@@ -46,7 +46,7 @@ def test_each_group_and_name(layers: str, expected: list[str]) -> None:
 def test_a_name_is_not_a_beginning_of_another() -> None:
     """``backbone.1`` must not take ``backbone.10`` along."""
     backbone = nn.Sequential(nn.Flatten(), *(nn.Linear(12, 12) for _ in range(10)))
-    model = SourceModel(backbone, class_names=["a", "b"], input_size=(2, 2))
+    model = SourceModel.untrained(backbone, class_names=["a", "b"], input_size=(2, 2))
     assert list(select_parameters(model, "backbone.1")) == ["backbone.1.weight", "backbone.1.bias"]
 
 

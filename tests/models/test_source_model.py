@@ -53,7 +53,7 @@ def test_spec_round_trip(tmp_path, images):
     small = images[:, :, :20, :24]
     assert torch.equal(loaded(small).logits, model(small).logits)
     with pytest.raises(DriftgateError, match=r"\(N, 3, 20, 24\)"):
-        loaded.check_images(images)
+        loaded.prepare(torch.rand(4, 2, 20, 24))
 
 
 def test_a_weight_normed_classifier_copies_through_its_state_dict(model, images):
@@ -144,12 +144,12 @@ def test_other_source_classes_are_refused(model):
 
 
 def test_around_a_network_of_ones_own(tmp_path, images):
-    model = SourceModel(own_network(), class_names=CLASSES, input_size=(28, 28))
+    model = SourceModel.untrained(own_network(), class_names=CLASSES, input_size=(28, 28))
     assert (model.spec.backbone, model.spec.backbone_dim, model.spec.feature_dim) == ("custom", 12, 256)
     model.save(tmp_path / "own.safetensors")
     with pytest.raises(DriftgateError, match="your own backbone"):
         SourceModel.load(tmp_path / "own.safetensors")
-    fresh = SourceModel(own_network(), class_names=CLASSES, input_size=(28, 28))
+    fresh = SourceModel.untrained(own_network(), class_names=CLASSES, input_size=(28, 28))
     loaded = SourceModel.load(tmp_path / "own.safetensors", model=fresh)
     assert torch.equal(loaded(images).logits, model(images).logits)
 
@@ -164,11 +164,11 @@ def test_with_a_classifier_of_ones_own_features_are_the_backbones(images):
 
 def test_a_network_that_does_not_fit_is_refused():
     with pytest.raises(DriftgateError, match="flatten its output"):
-        SourceModel(nn.Conv2d(3, 4, 3), class_names=CLASSES, input_size=(28, 28))
+        SourceModel.untrained(nn.Conv2d(3, 4, 3), class_names=CLASSES, input_size=(28, 28))
     with pytest.raises(DriftgateError, match="classifier with 3 outputs"):
         SourceModel(own_network(), nn.Linear(12, 4), class_names=CLASSES, input_size=(28, 28))
     with pytest.raises(DriftgateError, match="takes inputs of shape"):
-        SourceModel(nn.Linear(5, 5), class_names=CLASSES, input_size=(28, 28))
+        SourceModel.untrained(nn.Linear(5, 5), class_names=CLASSES, input_size=(28, 28))
 
 
 def test_normalisation_is_inside_the_model(images):
@@ -231,19 +231,23 @@ def test_bfloat16_is_refused_where_it_is_only_emulated(monkeypatch, model):
     ("batch", "message"),
     [
         (torch.zeros(2, 28, 28, 3), "move channels first"),
-        (torch.zeros(2, 1, 28, 28), "RGB"),
+        (torch.zeros(2, 2, 28, 28), "RGB"),
         (torch.zeros(3, 28, 28), "RGB"),
-        (torch.zeros(2, 3, 32, 32), "resize"),
         (torch.zeros(0, 3, 28, 28), "empty"),
-        (torch.zeros(2, 3, 28, 28, dtype=torch.uint8), "divide by 255"),
+        (torch.zeros(2, 3, 28, 28, dtype=torch.int32), "as uint8, or as floats"),
         (torch.full((2, 3, 28, 28), torch.nan), "finite"),
         (torch.full((2, 3, 28, 28), 2.0), r"pixels in \[0, 1\]"),
-        ([1, 2], "float tensor"),
+        ([1, 2], "got int"),
     ],
 )
 def test_a_batch_the_network_would_misread_is_refused(model, batch, message):
     with pytest.raises(DriftgateError, match=message):
-        model.check_images(batch)
+        model.prepare(batch)
+
+
+def test_a_whole_network_is_no_backbone():
+    with pytest.raises(DriftgateError, match=r"driftgate\.wrap\(network, class_names=\.\.\.\).*untrained"):
+        SourceModel(own_network(), class_names=CLASSES, input_size=(28, 28))
 
 
 def test_differences_name_only_what_differs():

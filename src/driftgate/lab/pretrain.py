@@ -347,7 +347,7 @@ def _samples(
     samples = SourceSamples(
         domain,
         split,
-        input_size=model.spec.input_size,
+        input_size=model.spec.image_size,
         batch_size=settings.batch_size,
         seed=settings.seed,
         flip=model.spec.flip,

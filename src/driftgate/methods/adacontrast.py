@@ -25,7 +25,6 @@ from driftgate.methods.source_only import EntropyThresholdSettings, entropy_pred
 from driftgate.models.normalization import batch_statistics
 from driftgate.models.source_model import ModelOutput, SourceModel
 from driftgate.types import Prediction
-from driftgate.views.images import StrongAugmentation
 
 
 class AdaContrastSettings(GradientSettings, EntropyThresholdSettings):
@@ -103,7 +102,6 @@ class AdaContrast(GradientMethod):
         self.bank = RingQueue(size, features=width, probabilities=model.num_classes)
         self.keys = RingQueue(size, features=width, labels=None)
         self.teacher = MomentumEncoder(model, self.settings.teacher_momentum)
-        self.augmentation = StrongAugmentation(model.spec.input_size, flip=model.spec.flip)
 
     def _predict(self, images: Tensor) -> Prediction:
         if self.settings.predict_after_update:
@@ -114,8 +112,8 @@ class AdaContrast(GradientMethod):
     def _step(self, images: Tensor) -> Prediction:
         prediction = self._assess(images)
         labels = prediction.pseudo_labels
-        query_view = self.augmentation(images, self.generator)
-        key_view = self.augmentation(images, self.generator)
+        query_view = self.views.strong(images, self.generator)
+        key_view = self.views.strong(images, self.generator)
 
         passes = self._passes()
         query = self._forward(passes, query_view)

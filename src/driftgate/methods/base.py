@@ -16,6 +16,7 @@ from driftgate.models.normalization import preserved_buffers
 from driftgate.models.source_model import SourceModel
 from driftgate.rng import seeded
 from driftgate.types import DriftgateError, Prediction
+from driftgate.views import Views, ViewsChoice, choose_views
 
 
 class MethodSettings(BaseModel):
@@ -47,24 +48,32 @@ class Method(ABC):
         self.settings = settings
         self.steps = 0
         self.generator = seeded(settings.seed)
+        self.views: Views = choose_views(None, model.spec)
         self.model.eval()
 
-    def predict(self, images: Tensor) -> Prediction:
-        """What ``step`` would answer now; changes nothing: no weight, no statistic, no random state."""
-        self.model.check_images(images)
-        self.model.eval()  # the caller may have switched it
-        with torch.inference_mode(False), torch.no_grad(), preserved_buffers(self.model):
-            return self._predict(_plain(images))
+    def network(self) -> nn.Module:
+        """The adapted network itself, as it came: the very object that was wrapped, for use without driftgate."""
+        return self.model.unwrapped()
 
-    def step(self, images: Tensor) -> Prediction:
-        """Predict the batch, then learn from it."""
-        self.model.check_images(images)
+    def predict(self, batch: Any) -> Prediction:
+        """What ``step`` would answer now; changes nothing: no weight, no statistic, no random state.
+
+        ``batch`` is anything ``driftgate.models.input`` understands: tensors, arrays, pictures, a loader's batch.
+        """
+        inputs = self.model.prepare(batch)
+        self.model.eval()  # the caller may have switched it
+        with torch.inference_mode(False):
+            return self._predict_only(_plain(inputs))
+
+    def step(self, batch: Any) -> Prediction:
+        """Predict the batch, then learn from it; labels in it are not looked at."""
+        inputs = self.model.prepare(batch)
         self.model.eval()
         random_state = self.generator.get_state()
         # Learning needs gradients, also where the caller has switched them off around the whole service.
         with torch.inference_mode(False), torch.enable_grad(), preserved_buffers(self.model, on_error_only=True):
             try:
-                prediction = self._step(_plain(images))
+                prediction = self._step(_plain(inputs))
             except BaseException:
                 self.generator.set_state(random_state)
                 raise
@@ -77,7 +86,12 @@ class Method(ABC):
 
     def _step(self, images: Tensor) -> Prediction:
         """Predict and learn; a method that only predicts leaves it as it is."""
-        return self.predict(images)
+        return self._predict_only(images)
+
+    def _predict_only(self, images: Tensor) -> Prediction:
+        """The prediction with nothing left behind."""
+        with torch.no_grad(), preserved_buffers(self.model):
+            return self._predict(images)
 
     @contextmanager
     def _rehearsal(self) -> Iterator[None]:
@@ -135,10 +149,9 @@ def _check_needs(method: type[Method], model: SourceModel) -> None:
         )
 
 
-def _plain(images: Tensor) -> Tensor:
-    """The pixels alone, as float32: no graph behind them, no inference mode, no other precision."""
-    detached = images.detach().to(torch.float32)
-    return detached.clone() if detached.is_inference() else detached
+def _plain(inputs: Tensor) -> Tensor:
+    """The same numbers outside of the caller's inference mode."""
+    return inputs.clone() if inputs.is_inference() else inputs
 
 
 M = TypeVar("M", bound=type[Method])
@@ -164,14 +177,21 @@ def get_method(name: str) -> type[Method]:
     return _REGISTRY[name]
 
 
-def create(name: str, model: SourceModel, *, preset: str | None = None, **settings: Any) -> Method:
-    """A method by name around ``model``, which it adapts in place; settings as keywords, a preset underneath them."""
+def create(
+    name: str, model: SourceModel, *, preset: str | None = None, views: ViewsChoice = None, **settings: Any
+) -> Method:
+    """A method by name around ``model``, which it adapts in place; settings as keywords, a preset underneath them.
+
+    ``views`` is how the method gets a second look at a batch, if it needs one: see ``driftgate.views``. None takes
+    what fits the model's inputs.
+    """
     if not isinstance(model, SourceModel):
         raise DriftgateError(
-            f"Expected a SourceModel but got {type(model).__name__}; wrap the network: "
-            "SourceModel(backbone, classifier, class_names=..., input_size=...)."
+            f"Expected a wrapped network but got {type(model).__name__}; pass driftgate.wrap(network, class_names=...)."
         )
-    return get_method(name)(model, resolve_settings(name, preset, settings))
+    method = get_method(name)(model, resolve_settings(name, preset, settings))
+    method.views = choose_views(views, model.spec)
+    return method
 
 
 def resolve_settings(name: str, preset: str | None, settings: dict[str, Any]) -> MethodSettings:

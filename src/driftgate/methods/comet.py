@@ -25,7 +25,6 @@ from driftgate.models.source_model import ModelOutput, SourceModel
 from driftgate.novelty.gate import pseudo_label
 from driftgate.novelty.scores import entropy
 from driftgate.types import Prediction
-from driftgate.views.images import Augmentation
 
 
 class COMETSettings(GradientSettings):
@@ -109,7 +108,6 @@ class COMET(GradientMethod):
         super().__init__(model, settings)
         self.teacher = MeanTeacher(model, self.settings.teacher_momentum)
         self.prototypes = self.build_prototypes()
-        self.augmentation = Augmentation(flip=model.spec.flip)
 
     @abstractmethod
     def build_prototypes(self) -> SourcePrototypes | RunningPrototypes:
@@ -127,7 +125,7 @@ class COMET(GradientMethod):
         passes = self._passes()
         output = self._forward(passes, images, last=False)
         prediction = self._assess(output, self.teacher.forward(images))
-        view = self._forward(passes, self.augmentation(images, self.generator))
+        view = self._forward(passes, self.views.weak(images, self.generator))
         prototypes = self.prototypes.clone()
         prototypes.update(output.features, prediction.pseudo_labels)
         self._learn(passes, self._loss(output, view, prediction.pseudo_labels, prototypes.means))

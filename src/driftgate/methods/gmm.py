@@ -51,7 +51,6 @@ from driftgate.novelty.scores import SCORES_FROM_ZERO, ScoreInputs, get_score
 from driftgate.novelty.share import ShareGate, UnknownShare, share_bounds
 from driftgate.rng import seeded
 from driftgate.types import UNLABELED, DriftgateError, Prediction
-from driftgate.views.images import Augmentation
 
 SOURCE_THRESHOLD = 0.5
 """Of the prediction's entropy, for samples that come before anything was learned; as source-only has it."""
@@ -215,8 +214,7 @@ class GMM(GradientMethod):
         self.calm = CalmPast()
         self.by_batch = torch.tensor(self._statistics_by_training())
         self.source_head = self._copy_head()
-        self.waiting = torch.zeros(0, 3, *model.spec.input_size)
-        self.augmentation = Augmentation(flip=model.spec.flip)
+        self.waiting = torch.zeros(0, *model.spec.shape)
 
     def build_modules(self) -> dict[str, nn.Module]:
         size = self.model.spec.feature_dim
@@ -299,7 +297,7 @@ class GMM(GradientMethod):
         """Whether batch norm uses the batch's statistics; where nobody knows yet, this batch tells."""
         if self.by_batch < 0:
             # A generator of its own: the answer to a batch must not hang on whether it was asked before.
-            view = self.augmentation(images, seeded(self.settings.seed))
+            view = self.views.weak(images, seeded(self.settings.seed))
             return batch_is_steadier(self.model, images, view)
         return bool(self.by_batch)
 
@@ -314,7 +312,7 @@ class GMM(GradientMethod):
     def _copy_head(self) -> Tensor:
         """(C, D + 1) weight and bias of the classifier as it came; none where it stays as it is, or is no linear layer:
         then the classifier itself is asked for its veto."""
-        head = self.model.classifier
+        head = self.model.head
         learns = any(parameter.requires_grad for parameter in head.parameters())
         if self.settings.veto_below == 0 or not learns or not isinstance(head, nn.Linear):
             return torch.zeros(0)
@@ -377,8 +375,8 @@ class GMM(GradientMethod):
         return (labels >= 0) & (believed[:, 0] <= self.settings.veto_below)
 
     def _second_view(self, passes: Passes, images: Tensor) -> Tensor:
-        """Reduced features (N, R) of an augmented view."""
-        images = self.augmentation(images, self.generator)
+        """Reduced features (N, R) of another view."""
+        images = self.views.weak(images, self.generator)
         # Without a contrastive loss only the statistics of batch norm follow both views, as in the released code.
         with torch.set_grad_enabled(self.settings.contrastive_weight > 0):
             return self._view(passes, images)[1]

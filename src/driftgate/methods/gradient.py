@@ -77,8 +77,8 @@ class GradientMethod(Method):
         for name, parameter in self.model.named_parameters():
             # What does not learn needs no gradient, and the layers before the first that learns keep no activations.
             parameter.requires_grad_(name in learning)
-        backbone = [parameter for name, parameter in learning.items() if name.startswith("backbone.")]
-        head = [parameter for name, parameter in learning.items() if not name.startswith("backbone.")]
+        backbone = [parameter for name, parameter in learning.items() if self.model.part_of(name) == "backbone"]
+        head = [parameter for name, parameter in learning.items() if self.model.part_of(name) != "backbone"]
         own = [parameter for module in self._modules.values() for parameter in module.parameters()]
         scale = chosen.backbone_lr_scale
         if scale is None:

@@ -89,11 +89,12 @@ class LEAD(SoftTargetMethod):
 
     def _classifier_weight(self) -> Tensor:
         """(C, D), as the classifier applies it: with a weight norm, the product."""
-        layer = self.model.classifier
+        layer = self.model.head
         if not isinstance(layer, nn.Linear):
             raise DriftgateError(
                 f"Expected a linear classifier, whose weight 'lead' splits the features by, but got "
-                f"{type(layer).__name__}; pass an nn.Linear as classifier and all before it as bottleneck."
+                f"{type(layer).__name__}; pass an nn.Linear as classifier and all before it as bottleneck, or name "
+                "the last linear layer: driftgate.wrap(..., head='path.to.layer')."
             )
         return layer.weight.detach()
 

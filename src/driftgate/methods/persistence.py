@@ -11,9 +11,12 @@ from torch import Tensor, nn
 
 from driftgate.checkpoint import read_checkpoint, under_prefix, with_prefix, write_checkpoint
 from driftgate.methods.base import Method, create
-from driftgate.models.source_model import STATISTICS, ModelSpec, SourceModel
+from driftgate.models.source_model import STATISTICS
+from driftgate.models.spec import ModelSpec
 from driftgate.models.statistics import SourceStatistics
+from driftgate.models.wrap import model_for
 from driftgate.types import DriftgateError
+from driftgate.views import KINDS, ViewsChoice
 
 KIND = "method"
 
@@ -47,6 +50,7 @@ def method_info(method: Method) -> dict[str, Any]:
         "method": method.name,
         "settings": method.settings.model_dump(mode="json"),
         "model": method.model.spec.model_dump(mode="json"),
+        "views": method.views.name,
     }
 
 
@@ -55,23 +59,26 @@ def save_method(method: Method, path: str | Path) -> None:
     write_checkpoint(path, KIND, method_tensors(method), method_info(method))
 
 
-def load_method(path: str | Path, *, model: SourceModel | None = None) -> Method:
-    """A method as it was saved. ``model`` is needed only around a backbone of the user's own: a fresh one to fill."""
+def load_method(path: str | Path, *, model: nn.Module | None = None, views: ViewsChoice = None) -> Method:
+    """A method as it was saved.
+
+    ``model`` is needed only around a network of the user's own, to be filled: the model, or the plain network if it
+    was wrapped whole. ``views`` is needed only where they were the user's own.
+    """
     tensors, info = read_checkpoint(path, KIND)
     if not {"method", "settings", "model"} <= info.keys():
         raise DriftgateError(f"Expected a saved method at {path} but its metadata is incomplete.")
-    spec = ModelSpec.parse(info["model"])
-    model = model or SourceModel.from_spec(spec)
-    if model.spec != spec:
-        raise DriftgateError(f"Expected a model for {path} with {spec.differences(model.spec)}.")
+    model = model_for(ModelSpec.parse(info["model"]), model, path)
+    if views is None and info.get("views") not in (None, *KINDS):
+        raise DriftgateError(f"Expected views= for {path}, which was saved with views of your own.")
     # Before the method is made: some refuse a model without.
     model.statistics = model.statistics or SourceStatistics.from_tensors(under_prefix(f"model.{STATISTICS}", tensors))
-    method = create(info["method"], model, **info["settings"])
+    method = create(info["method"], model, views=info.get("views") if views is None else views, **info["settings"])
     try:
         restore_method(method, tensors)
     except (RuntimeError, KeyError) as error:
         reason = " ".join(str(error).split())
-        raise DriftgateError(f"Expected the weights of {spec.backbone!r} in {path}: {reason}") from error
+        raise DriftgateError(f"Expected the weights of {model.spec.backbone!r} in {path}: {reason}") from error
     return method
 
 

@@ -1,4 +1,4 @@
-"""torch.compile for the backbone, kept only where a trial on this machine shows that it pays."""
+"""torch.compile for all but the head, kept only where a trial on this machine shows that it pays."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from driftgate.models.normalization import batch_statistics, preserved_buffers
 from driftgate.models.source_model import SourceModel
@@ -27,16 +27,17 @@ class CompileTrial(NamedTuple):
 
 
 def compile_if_faster(model: SourceModel, batch_size: int, *, rounds: int = 3) -> CompileTrial:
-    """Compile the backbone, time it against the plain one, and leave the faster of the two in place.
+    """Compile the trunk, time it against the plain one, and leave the faster of the two in place.
 
     The rounds alternate, because the machine may be busy. Weights and statistics stay as they are.
     """
-    images = torch.rand(batch_size, 3, *model.spec.input_size, generator=seeded(0))
-    backbone = model.backbone
+    images = torch.rand(batch_size, *model.spec.shape, generator=seeded(0)).to(model.mean.device)
+    parts = parts_without(model.trunk, model.head)
     with torch.enable_grad(), preserved_buffers(model):
         _seconds(model, images)  # allocates and warms up
         plain = [_seconds(model, images)]
-        backbone.compile()
+        for part in parts:
+            part.compile()
         try:
             _seconds(model, images)  # compiles
         except Exception as error:  # a missing compiler, an operation it does not know: anything may go wrong
@@ -44,13 +45,14 @@ def compile_if_faster(model: SourceModel, batch_size: int, *, rounds: int = 3) -
             reason = " ".join(str(error).split())[:200] or type(error).__name__
             logger.warning("torch.compile failed and is off: %s", reason)
             return CompileTrial(plain[0], None, False, f"it failed: {reason}")
-        compiled_call = backbone._compiled_call_impl
+        compiled_calls = [part._compiled_call_impl for part in parts]
         compiled = []
         for _ in range(rounds):
             compiled.append(_seconds(model, images))
-            backbone._compiled_call_impl = None
+            switch_off(model)
             plain.append(_seconds(model, images))
-            backbone._compiled_call_impl = compiled_call
+            for part, call in zip(parts, compiled_calls, strict=True):
+                part._compiled_call_impl = call
     before, after = statistics.median(plain), statistics.median(compiled)
     if after < before:
         return CompileTrial(before, after, True, "")
@@ -59,8 +61,17 @@ def compile_if_faster(model: SourceModel, batch_size: int, *, rounds: int = 3) -
 
 
 def switch_off(model: SourceModel) -> None:
-    """Run the backbone as it is written again."""
-    model.backbone._compiled_call_impl = None
+    """Run the network as it is written again."""
+    for part in parts_without(model.trunk, model.head):
+        part._compiled_call_impl = None
+
+
+def parts_without(network: nn.Module, head: nn.Module) -> list[nn.Module]:
+    """The network in the largest parts that can be called and do not hold the head, at which a hook listens: a hook
+    inside of what is compiled would be compiled too, for good."""
+    if isinstance(network, nn.ModuleList) or any(module is head for module in network.modules()):
+        return [part for child in network.children() if child is not head for part in parts_without(child, head)]
+    return [network]
 
 
 def _seconds(model: SourceModel, images: Tensor) -> float:

@@ -35,10 +35,9 @@ def select_parameters(model: SourceModel, layers: str) -> dict[str, nn.Parameter
                 "names of layers."
             )
         if not found:
-            children = ", ".join(f"{part}.{child}" for part, child in _first_layers(model))
             raise DriftgateError(
                 f"Expected adapt_layers out of {', '.join(GROUPS)} or names of layers but got {name!r}; layers "
-                f"of this model are backbone, bottleneck, classifier, {children}."
+                f"of this model are {', '.join(_first_layers(model))}."
             )
         chosen |= found
     return {name: parameter for name, parameter in parameters.items() if name in chosen}
@@ -46,13 +45,14 @@ def select_parameters(model: SourceModel, layers: str) -> dict[str, nn.Parameter
 
 def _matching(model: SourceModel, parameters: dict[str, nn.Parameter], name: str) -> set[str]:
     if name == "auto":
-        return _matching(model, parameters, "backbone" if model.spec.pretrained else "all")
+        backbone = {path for path in parameters if model.part_of(path) == "backbone"}
+        return backbone if model.spec.pretrained and backbone else set(parameters)
     if name == "all":
         return set(parameters)
     if name == "features":
-        return {path for path in parameters if not path.startswith("classifier.")}
+        return {path for path in parameters if model.part_of(path) != "classifier"}
     if name == "head":
-        return {path for path in parameters if not path.startswith("backbone.")}
+        return {path for path in parameters if model.part_of(path) != "backbone"}
     if name in ("norm", "norm2d"):
         kinds = NORM_LAYERS if name == "norm" else nn.BatchNorm2d
         return {
@@ -64,5 +64,12 @@ def _matching(model: SourceModel, parameters: dict[str, nn.Parameter], name: str
     return {path for path in parameters if path == name or path.startswith(f"{name}.")}
 
 
-def _first_layers(model: SourceModel) -> list[tuple[str, str]]:
-    return [("backbone", child) for child, module in model.backbone.named_children() if list(module.parameters())]
+def _first_layers(model: SourceModel) -> list[str]:
+    """The parts of the model, and the layers of the largest."""
+    parts = dict(model.named_children())
+    inside = (f"{name}.{child}" for name, part in parts.items() if part is model.trunk for child in _learning(part))
+    return [*_learning(model), *inside]
+
+
+def _learning(module: nn.Module) -> list[str]:
+    return [name for name, child in module.named_children() if any(True for _ in child.parameters())]

@@ -73,14 +73,14 @@ class Passes:
     def _run_with_graph(self, images: Tensor) -> ModelOutput:
         if self.memory != "low":
             return self._run(images)
-        with checkpointed(self.model.backbone):
+        with checkpointed(self.model.trunk, apart=self.model.head):
             return self._run(images)
 
 
 @contextmanager
-def checkpointed(network: nn.Module) -> Iterator[None]:
+def checkpointed(network: nn.Module, *, apart: nn.Module | None = None) -> Iterator[None]:
     """Let every block of ``network`` keep only its input, and compute its inside again in the backward pass."""
-    blocks = repeated_blocks(network)
+    blocks = repeated_blocks(network, apart=apart)
     for block in blocks:
         # On the instance, in front of the class's own method; deleted again below.
         block.forward = _forgetful(block, block.forward)
@@ -102,13 +102,16 @@ def _forgetful(block: nn.Module, forward: Callable[..., Any]) -> Callable[..., A
     return run
 
 
-def repeated_blocks(network: nn.Module) -> list[nn.Module]:
-    """The blocks a network is a chain of: composite members of its lists and sequences, the outermost ones."""
+def repeated_blocks(network: nn.Module, *, apart: nn.Module | None = None) -> list[nn.Module]:
+    """The blocks a network is a chain of: composite members of its lists and sequences, the outermost ones that do not
+    hold the layer ``apart``, whose input is looked at and must not be computed twice."""
     blocks: list[nn.Module] = []
+    chain = isinstance(network, nn.Sequential | nn.ModuleList)
     for child in network.children():
-        if isinstance(network, nn.Sequential | nn.ModuleList) and not isinstance(child, nn.Sequential | nn.ModuleList):
+        holds = any(module is apart for module in child.modules())
+        if chain and not holds and not isinstance(child, nn.Sequential | nn.ModuleList):
             if any(True for _ in child.children()):
                 blocks.append(child)
         else:
-            blocks += repeated_blocks(child)
+            blocks += repeated_blocks(child, apart=apart)
     return blocks

@@ -2,92 +2,31 @@
 
 from __future__ import annotations
 
-import math
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
 from driftgate.checkpoint import read_checkpoint, under_prefix, with_prefix, write_checkpoint
 from driftgate.models.backbones import UNTRAINED, build_backbone
+from driftgate.models.input import PAPER_RESIZE, InputSpec, prepare
+from driftgate.models.spec import CUSTOM_BACKBONE, ModelSpec
 from driftgate.models.statistics import SourceStatistics
 from driftgate.rng import private_rng, seeded
 from driftgate.types import DriftgateError
 
 KIND = "source-model"
-CUSTOM_BACKBONE = "custom"
 STATISTICS = "statistics"
 
 X86 = ("x86_64", "AMD64")
 """What ``platform.machine`` calls Intel's and AMD's processors."""
 
 Precision = Literal["float32", "bfloat16"]
-
-
-class ModelSpec(BaseModel):
-    """All that is needed to feed the network rightly; it travels in the checkpoint.
-
-    Attributes:
-        backbone: name by which the backbone can be built again, or ``custom`` for the user's own module.
-        class_names: names of the C source classes, in the order of the classifier's outputs.
-        input_size: height and width of an image.
-        mean, std: normalisation of the three channels, applied inside the model to pixels in [0, 1].
-        backbone_dim: size of the backbone's output.
-        feature_dim: size D of the features between g and h.
-        flip: whether a mirrored image still shows the same class; augmentation follows it.
-        pretrained: whether the backbone was trained before source training, which then changes it slowly.
-        backbone_norm: by which statistics batch norm of the backbone normalised in source training, ``batch`` or
-            ``running``; None where nobody wrote it down.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    backbone: str = CUSTOM_BACKBONE
-    class_names: tuple[str, ...] = Field(min_length=1)
-    input_size: tuple[int, int]
-    mean: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    std: tuple[float, float, float] = (1.0, 1.0, 1.0)
-    backbone_dim: int = Field(ge=1)
-    feature_dim: int = Field(default=256, ge=1)
-    flip: bool = True
-    pretrained: bool = True
-    backbone_norm: Literal["batch", "running"] | None = None
-
-    @model_validator(mode="after")
-    def _check(self) -> ModelSpec:
-        if len(set(self.class_names)) != len(self.class_names):
-            raise ValueError("class names must differ from each other")
-        if min(self.std) <= 0 or min(self.input_size) < 1:
-            raise ValueError("std and input_size must be positive")
-        return self
-
-    @property
-    def num_classes(self) -> int:
-        return len(self.class_names)
-
-    @classmethod
-    def parse(cls, spec: ModelSpec | dict[str, Any]) -> ModelSpec:
-        """The spec out of a checkpoint's metadata; refuses what is none."""
-        if isinstance(spec, ModelSpec):
-            return spec
-        try:
-            return cls(**spec)
-        except (ValidationError, TypeError) as error:
-            first = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": str(error)}
-            field = ".".join(str(part) for part in first["loc"])
-            raise DriftgateError(
-                f"Expected the spec of a model but {field or 'it'} is wrong: {first['msg']}."
-            ) from error
-
-    def differences(self, other: ModelSpec) -> str:
-        """What differs between this (expected) and the ``other`` (found) spec, for a person; empty if nothing does."""
-        pairs = [(name, getattr(self, name), getattr(other, name)) for name in type(self).model_fields]
-        return "; ".join(f"{name} {mine} but got {found}" for name, mine, found in pairs if mine != found)
 
 
 class ModelOutput(NamedTuple):
@@ -116,16 +55,21 @@ def weight_normed_classifier(feature_dim: int, num_classes: int) -> nn.Linear:
     return layer
 
 
+Part = Literal["backbone", "bottleneck", "classifier"]
+
+
 class SourceModel(nn.Module):
     """A trained classifier and all that is needed to feed it: f = h o g.
 
-    Around the user's own network::
+    Around the two parts of the user's own network::
 
         model = SourceModel(backbone, classifier, class_names=["cat", "dog"], input_size=(32, 32))
 
-    where ``backbone`` maps images (N, 3, H, W) to (N, D) and ``classifier`` maps (N, D) to (N, C). Without a
-    ``classifier`` a fresh bottleneck and weight-normed classifier are built, to be trained by
-    ``driftgate.lab.pretrain``.
+    where ``backbone`` maps images (N, 3, H, W) to (N, D) and ``classifier`` maps (N, D) to (N, C). A network that is
+    whole goes through ``driftgate.wrap``; a backbone that has no head yet through ``SourceModel.untrained``.
+
+    What methods ask of a model, whatever it is made of: to be called, its ``spec`` and ``statistics``, its ``head`` and
+    ``trunk``, and ``part_of``.
     """
 
     mean: Tensor
@@ -137,56 +81,84 @@ class SourceModel(nn.Module):
         classifier: nn.Module | None = None,
         *,
         class_names: Sequence[str],
-        input_size: tuple[int, int],
+        input_size: Sequence[int],
         bottleneck: nn.Module | None = None,
-        mean: tuple[float, float, float] = (0.0, 0.0, 0.0),
-        std: tuple[float, float, float] = (1.0, 1.0, 1.0),
-        feature_dim: int = 256,
-        flip: bool = True,
         pretrained: bool = True,
         backbone_norm: Literal["batch", "running"] | None = None,
         backbone_name: str = CUSTOM_BACKBONE,
+        **input: Any,
     ) -> None:
         super().__init__()
-        if isinstance(class_names, str) or not all(isinstance(name, str) and name for name in class_names):
-            raise DriftgateError(f"Expected class names as a list of words but got {class_names!r}.")
-        if not isinstance(input_size, Sequence) or len(input_size) != 2:
-            raise DriftgateError(f"Expected input_size as (height, width) but got {input_size!r}.")
-        backbone_dim = _output_size(backbone, (3, *input_size), "backbone")
         if classifier is None:
-            bottleneck = bottleneck or Bottleneck(backbone_dim, feature_dim)
-            classifier = weight_normed_classifier(feature_dim, len(class_names))
+            raise DriftgateError(
+                "Expected a backbone and a classifier but got one network; if it is a whole classifier, use "
+                "driftgate.wrap(network, class_names=...), and if it has no head yet, SourceModel.untrained(...)."
+            )
+        check_class_names(class_names)
+        inputs = InputSpec.parse({"input_size": input_size, **input})
         bottleneck = bottleneck or nn.Identity()
-        feature_dim = _output_size(bottleneck, (backbone_dim,), "bottleneck")
-        outputs = _output_size(classifier, (feature_dim,), "classifier")
+        backbone_dim = output_size(backbone, inputs.shape, "backbone")
+        feature_dim = output_size(bottleneck, (backbone_dim,), "bottleneck")
+        outputs = output_size(classifier, (feature_dim,), "classifier")
         if outputs != len(class_names):
             raise DriftgateError(
                 f"Expected a classifier with {len(class_names)} outputs, one a class name, but it has {outputs}."
             )
-        self.spec = ModelSpec.parse(
-            {
-                "backbone": backbone_name,
-                "class_names": tuple(class_names),
-                "input_size": input_size,
-                "mean": mean,
-                "std": std,
-                "backbone_dim": backbone_dim,
-                "feature_dim": feature_dim,
-                "flip": flip,
-                "pretrained": pretrained,
-                "backbone_norm": backbone_norm,
-            }
-        )
-        self.statistics: SourceStatistics | None = None
-        self.precision: Precision = "float32"
         self.backbone = backbone
         self.bottleneck = bottleneck
         self.classifier = classifier
-        self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1), persistent=False)
-        self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1), persistent=False)
+        self._describe(
+            ModelSpec.parse(
+                {
+                    **inputs.model_dump(),
+                    "backbone": backbone_name,
+                    "class_names": tuple(class_names),
+                    "backbone_dim": backbone_dim,
+                    "feature_dim": feature_dim,
+                    "pretrained": pretrained,
+                    "backbone_norm": backbone_norm,
+                }
+            )
+        )
+
+    def _describe(self, spec: ModelSpec) -> None:
+        """What stands beside the layers: spec, statistics, precision, normalisation."""
+        self.spec = spec
+        self.statistics: SourceStatistics | None = None
+        self.precision: Precision = "float32"
+        dims = (-1, 1, 1) if spec.kind == "images" else (-1,)
+        device = next((tensor.device for tensor in self.parameters()), None)
+        for name in ("mean", "std"):
+            values = torch.tensor(getattr(spec, name), device=device).view(1, *dims)
+            self.register_buffer(name, values, persistent=False)
         # Twice as fast on the CPU. torch's stubs know ``to`` only without a memory format.
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.eval()
+
+    @classmethod
+    def untrained(
+        cls,
+        backbone: nn.Module,
+        *,
+        class_names: Sequence[str],
+        input_size: Sequence[int],
+        feature_dim: int = 256,
+        bottleneck: nn.Module | None = None,
+        **options: Any,
+    ) -> SourceModel:
+        """A backbone under a fresh bottleneck and weight-normed classifier, for ``driftgate.lab.pretrain`` to train.
+
+        The only way to a head that nobody trained; its weights are drawn as those of torch's own layers. ``options``
+        are those of ``SourceModel``.
+        """
+        check_class_names(class_names)
+        inputs = {name: value for name, value in options.items() if name in InputSpec.model_fields}
+        shape = InputSpec.parse({"input_size": input_size, **inputs}).shape
+        bottleneck = bottleneck or Bottleneck(output_size(backbone, shape, "backbone"), feature_dim)
+        classifier = weight_normed_classifier(feature_dim, len(class_names))
+        return cls(
+            backbone, classifier, class_names=class_names, input_size=input_size, bottleneck=bottleneck, **options
+        )
 
     @classmethod
     def build(
@@ -205,12 +177,13 @@ class SourceModel(nn.Module):
         """
         with private_rng(seeded(seed)):
             built = build_backbone(backbone, input_size=input_size, weights=weights)
-            return cls(
+            return cls.untrained(
                 built.module,
                 class_names=class_names,
                 input_size=built.input_size,
                 mean=built.mean,
                 std=built.std,
+                resize=PAPER_RESIZE,
                 feature_dim=feature_dim,
                 flip=built.flip,
                 pretrained=built.pretrained,
@@ -223,20 +196,19 @@ class SourceModel(nn.Module):
         spec = ModelSpec.parse(spec)
         if spec.backbone == CUSTOM_BACKBONE:
             raise DriftgateError(
-                "Expected a model for a checkpoint with your own backbone; build the network and pass it as `model`."
+                "Expected a model for a checkpoint with your own backbone; build the network and pass it as `model`, "
+                "wrapped as it was."
             )
         with private_rng(seeded(0)):
-            return cls(
-                build_backbone(spec.backbone, input_size=spec.input_size, weights=UNTRAINED).module,
+            inputs = {name: getattr(spec, name) for name in InputSpec.model_fields}
+            return cls.untrained(
+                build_backbone(spec.backbone, input_size=spec.image_size, weights=UNTRAINED).module,
                 class_names=spec.class_names,
-                input_size=spec.input_size,
-                mean=spec.mean,
-                std=spec.std,
                 feature_dim=spec.feature_dim,
-                flip=spec.flip,
                 pretrained=spec.pretrained,
                 backbone_norm=spec.backbone_norm,
                 backbone_name=spec.backbone,
+                **inputs,
             )
 
     def clone(self) -> SourceModel:
@@ -255,8 +227,7 @@ class SourceModel(nn.Module):
         tensors, info = read_checkpoint(path, KIND)
         spec = ModelSpec.parse(info["model"])
         model = model or cls.from_spec(spec)
-        if model.spec != spec:
-            raise DriftgateError(f"Expected a model for {path} with {spec.differences(model.spec)}.")
+        spec.check_same(model.spec, path)
         try:
             model.load_state_dict(tensors)
         except RuntimeError as error:
@@ -299,18 +270,52 @@ class SourceModel(nn.Module):
             )
         self.precision = precision
 
-    def features(self, images: Tensor) -> Tensor:
-        """g(x): images (N, 3, H, W) in [0, 1] to features (N, D)."""
-        normalised = ((images - self.mean) / self.std).contiguous(memory_format=torch.channels_last)
-        with torch.autocast(images.device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
+    @property
+    def head(self) -> nn.Module:
+        """h: the layer that makes logits (N, C) of features (N, D)."""
+        return self.classifier
+
+    @property
+    def trunk(self) -> nn.Module:
+        """What is large: compiled if that pays, and computed again in the backward pass where memory is scarce."""
+        return self.backbone
+
+    def part_of(self, name: str) -> Part:
+        """Where a parameter belongs, by its name in the model."""
+        part = name.split(".", 1)[0]
+        return part if part in ("bottleneck", "classifier") else "backbone"  # type: ignore[return-value]
+
+    def unwrapped(self) -> nn.Module:
+        """The network alone: from normalised inputs to logits."""
+        return nn.Sequential(self.backbone, self.bottleneck, self.classifier)
+
+    def prepare(self, batch: Any) -> Tensor:
+        """A batch as it comes -> what ``forward`` takes; refuses what the network would misread."""
+        return prepare(batch, self.spec).to(self.mean.device)
+
+    def normalise(self, inputs: Tensor) -> Tensor:
+        """Prepared inputs -> what the network itself takes."""
+        normalised = (inputs - self.mean) / self.std
+        return normalised.contiguous(memory_format=torch.channels_last) if normalised.ndim == 4 else normalised
+
+    def forward(self, inputs: Tensor) -> ModelOutput:
+        """f(x): prepared inputs (N, C, H, W) in [0, 1] or (N, D) to features and logits."""
+        with one_attention():
+            return self._run(self.normalise(inputs))
+
+    def features(self, inputs: Tensor) -> Tensor:
+        """g(x) alone, of shape (N, D)."""
+        return self(inputs).features  # type: ignore[no-any-return]
+
+    def _run(self, normalised: Tensor) -> ModelOutput:
+        with self._autocast():
             pooled: Tensor = self.backbone(normalised)
         # Bottleneck and classifier cost nothing, and all that is remembered is made of their outputs: float32.
         features: Tensor = self.bottleneck(pooled.float())
-        return features
-
-    def forward(self, images: Tensor) -> ModelOutput:
-        features = self.features(images)
         return ModelOutput(features, self.classifier(features))
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(self.mean.device.type, torch.bfloat16, enabled=self.precision == "bfloat16")
 
     def head_parameters(self) -> list[nn.Parameter]:
         """Bottleneck and classifier: what learns at the full rate."""
@@ -334,31 +339,16 @@ class SourceModel(nn.Module):
             )
         )
 
-    def check_images(self, images: Tensor) -> None:
-        """Refuse a batch that the network would misread, before anything is changed by it."""
-        height, width = self.spec.input_size
-        expected = f"Expected images of shape (N, 3, {height}, {width})"
-        if not isinstance(images, Tensor):
-            raise DriftgateError(f"{expected} but got {type(images).__name__}; pass a float tensor.")
-        shape = tuple(images.shape)
-        if images.ndim == 4 and shape[1] != 3 and shape[3] == 3:
-            raise DriftgateError(f"{expected} but got {shape}; move channels first.")
-        if images.ndim != 4 or shape[1] != 3:
-            raise DriftgateError(f"{expected} but got {shape}; pass a batch of RGB images.")
-        if shape[2:] != (height, width):
-            raise DriftgateError(f"{expected} but got {shape}; resize them to the size the model was trained on.")
-        if shape[0] == 0:
-            raise DriftgateError(f"{expected} but got an empty batch; pass at least one image.")
-        if not images.is_floating_point():
-            raise DriftgateError(f"{expected} and floats in [0, 1] but got {images.dtype}; divide by 255.")
-        low, high = (float(value) for value in images.detach().aminmax())
-        if not (math.isfinite(low) and math.isfinite(high)):
-            raise DriftgateError(f"{expected} with finite values but got NaN or infinity; leave broken images out.")
-        if low < -1e-3 or high > 1 + 1e-3:
-            raise DriftgateError(
-                f"Expected pixels in [0, 1] but got [{low:.4g}, {high:.4g}]; the model normalises by itself, "
-                "pass them as they are."
-            )
+
+@contextmanager
+def one_attention() -> Iterator[None]:
+    """Let torch's attention take the same way with and without gradients, so that ``predict`` and ``step`` agree."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
 
 
 def has_bfloat16(device: str = "cpu") -> bool:
@@ -371,13 +361,20 @@ def has_bfloat16(device: str = "cpu") -> bool:
     return platform.machine() not in X86 or torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
-def _output_size(module: nn.Module, shape: tuple[int, ...], role: str) -> int:
+def check_class_names(names: Sequence[str]) -> None:
+    """Refuse what is no list of words."""
+    if isinstance(names, str) or not all(isinstance(name, str) and name for name in names):
+        raise DriftgateError(f"Expected class names as a list of words but got {names!r}.")
+
+
+def output_size(module: nn.Module, shape: tuple[int, ...], role: str) -> int:
     """Size of what ``module`` makes of one input of ``shape``; its mode and buffers stay as they are."""
     was_training = module.training
+    device = next((tensor.device for tensor in module.parameters()), None)
     module.eval()
     try:
         with torch.no_grad():
-            output = module(torch.zeros(2, *shape))
+            output = module(torch.zeros(2, *shape, device=device))
     except (RuntimeError, ValueError, TypeError) as error:
         raise DriftgateError(
             f"Expected a {role} that takes inputs of shape (N, {shape}) but it failed: {error}"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 
+from driftgate.models.input import InputSpec
 from driftgate.rng import private_rng
 
 
@@ -16,14 +18,19 @@ class Augmentation:
 
     The paper names no augmentation; its code uses this set, but on normalised tensors (so that clipping destroys most
     values) and with one draw for the whole batch. Here every image draws its own. The set pads a picture to twice its
-    size before it moves it by up to a sixteenth of that, so the move is up to an eighth of the picture.
+    size before it moves it by up to a sixteenth of that, so the move is up to an eighth of the picture. Only pictures
+    of three channels have hue and saturation to jitter.
     """
 
-    def __init__(self, *, flip: bool = True) -> None:
-        import kornia.augmentation as K  # here, because most of the library works without it
+    def __init__(self, *, flip: bool = True, channels: int = 3) -> None:
+        import kornia.augmentation as K  # here, for most of the library works without it
 
+        if channels == 3:
+            jitter = [K.ColorJitter((0.6, 1.4), (0.7, 1.3), saturation=(0.5, 1.5), hue=(-0.06, 0.06), p=1.0)]
+        else:
+            jitter = [K.RandomBrightness((0.6, 1.4), p=1.0), K.RandomContrast((0.7, 1.3), p=1.0)]
         layers: list[nn.Module] = [
-            K.ColorJitter(brightness=(0.6, 1.4), contrast=(0.7, 1.3), saturation=(0.5, 1.5), hue=(-0.06, 0.06), p=1.0),
+            *jitter,
             K.RandomGamma(gamma=(0.7, 1.3), p=1.0),
             K.RandomAffine(degrees=15, translate=(1 / 8, 1 / 8), scale=(0.9, 1.1), padding_mode="border", p=1.0),
             K.RandomGaussianBlur(kernel_size=5, sigma=(0.001, 0.5), p=1.0),
@@ -35,7 +42,7 @@ class Augmentation:
 
     @torch.no_grad()
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        """(N, 3, H, W) in [0, 1] -> the same; draws from ``generator`` only."""
+        """(N, C, H, W) in [0, 1] -> the same; draws from ``generator`` only."""
         with private_rng(generator):
             views = _chain(self.layers, images)
             return torch.randn_like(views).mul_(self.noise).add_(views).clamp_(0.0, 1.0)
@@ -48,14 +55,17 @@ class StrongAugmentation:
     relative to the picture, whatever its size.
     """
 
-    def __init__(self, size: tuple[int, int], *, flip: bool = True) -> None:
+    def __init__(self, size: tuple[int, int], *, flip: bool = True, channels: int = 3) -> None:
         import kornia.augmentation as K
 
         widest = 2.0 * min(size) / 224
+        if channels == 3:
+            jitter = [K.ColorJitter(0.4, 0.4, saturation=0.4, hue=0.1, p=0.8), K.RandomGrayscale(p=0.2)]
+        else:
+            jitter = [K.RandomBrightness((0.6, 1.4), p=0.8), K.RandomContrast((0.6, 1.4), p=0.8)]
         layers: list[nn.Module] = [
             K.RandomResizedCrop(size, scale=(0.2, 1.0), p=1.0),
-            K.ColorJitter(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1, p=0.8),
-            K.RandomGrayscale(p=0.2),
+            *jitter,
             K.RandomGaussianBlur(kernel_size=2 * math.ceil(2.5 * widest) + 1, sigma=(0.05 * widest, widest), p=0.5),
         ]
         if flip:
@@ -64,9 +74,26 @@ class StrongAugmentation:
 
     @torch.no_grad()
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        """(N, 3, H, W) in [0, 1] -> the same; draws from ``generator`` only."""
+        """(N, C, H, W) in [0, 1] -> the same; draws from ``generator`` only."""
         with private_rng(generator):
             return _chain(self.layers, images).clamp_(0.0, 1.0)
+
+
+class ImageViews:
+    """The two looks at pictures, made when they are first asked for: kornia takes a second to import."""
+
+    name = "images"
+
+    def __init__(self, spec: InputSpec) -> None:
+        self.spec = spec
+
+    @cached_property
+    def weak(self) -> Augmentation:
+        return Augmentation(flip=self.spec.flip, channels=self.spec.channels)
+
+    @cached_property
+    def strong(self) -> StrongAugmentation:
+        return StrongAugmentation(self.spec.image_size, flip=self.spec.flip, channels=self.spec.channels)
 
 
 def _chain(layers: Sequence[nn.Module], images: Tensor) -> Tensor:

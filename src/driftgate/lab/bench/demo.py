@@ -161,7 +161,7 @@ def target_stream(
 ) -> DomainStream:
     """The handwritten digits of the split's target classes, in an order of the seed's."""
     samples = None if limit is None else limit * BATCH_SIZE
-    target, size = data.domain(TARGET), model.spec.input_size
+    target, size = data.domain(TARGET), model.spec.image_size
     return DomainStream([target], split, input_size=size, batch_size=BATCH_SIZE, seed=seed, workers=0, limit=samples)
 
 

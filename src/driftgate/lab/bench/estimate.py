@@ -158,7 +158,7 @@ def _time_step(job: RunJob) -> float:
         torch.randn(model.num_classes, size, generator=random), torch.zeros(size), torch.eye(size)
     )
     method = create(job.method, model, **job.settings)
-    stream = target_stream(job, model.spec.input_size)
+    stream = target_stream(job, model.spec.image_size)
     seconds = []
     started = time.perf_counter()
     for batch, _ in zip(stream.batches(), range(2), strict=False):

@@ -193,7 +193,7 @@ def make_sure(model: SourceModel, batch_size: int) -> None:
 
     Where a network doubts everything, some methods find nothing to learn from, and their steps would look cheap.
     """
-    images = torch.rand(batch_size, 3, *model.spec.input_size, generator=seeded(2))
+    images = torch.rand(batch_size, 3, *model.spec.image_size, generator=seeded(2))
     norms = [layer for layer in model.modules() if isinstance(layer, BatchNorm)]
     momenta = [layer.momentum for layer in norms]
     for layer in norms:

@@ -157,7 +157,7 @@ def train(job: ModelJob, folder: SweepFolder, reporter: Reporter) -> None:
         "seed": job.seed,
         "data": job.data,
         "backbone": job.backbone,
-        "input_size": model.spec.input_size,
+        "input_size": model.spec.image_size,
         "training": job.training,
         "per_class": job.per_class,
         **report.as_dict(),
@@ -194,7 +194,7 @@ def _stream(job: RunJob, folder: SweepFolder, reporter: Reporter) -> dict[str, A
     file = folder.model_file(job.model)
     model = SourceModel.load(file)
     model.check_class_names(data.class_names[: split.num_source])
-    stream = target_stream(job, model.spec.input_size)
+    stream = target_stream(job, model.spec.image_size)
     method = create(job.method, model, **job.settings)
     total = len(stream)
     reporter(0, total)

@@ -115,7 +115,7 @@ def adapt(
     stream = DomainStream(
         domains,
         classes,
-        input_size=source.spec.input_size,
+        input_size=source.spec.image_size,
         batch_size=batch_size,
         seed=seed,
         drop_last=drop_last,

@@ -14,7 +14,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from driftgate.lab.data.loading import IMAGE_SUFFIXES, Transform, decode, printable, to_rgb
+from driftgate.lab.data.loading import IMAGE_SUFFIXES, Transform, decode, printable
+from driftgate.models.pictures import to_rgb
 from driftgate.types import DriftgateError
 
 MAX_DEPTH = 8

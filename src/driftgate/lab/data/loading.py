@@ -6,16 +6,16 @@ import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image, ImageCms, ImageOps, UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
+from driftgate.models.pictures import to_rgb, upright
 from driftgate.types import DriftgateError
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
@@ -92,7 +92,7 @@ def decode(path: str | os.PathLike[str]) -> Image.Image:
     try:
         with Image.open(path) as picture:
             picture.load()
-            return to_rgb(_upright(picture))
+            return to_rgb(upright(picture))
     except MemoryError:
         raise
     except Exception as error:  # Pillow's readers raise almost anything on damaged bytes
@@ -109,39 +109,9 @@ def check_header(path: str | os.PathLike[str]) -> None:
         raise BrokenImage(printable(path), _reason(error)) from error
 
 
-def to_rgb(picture: Image.Image) -> Image.Image:
-    """Any mode -> RGB. Deep greyscale keeps its upper 8 bits, and transparent parts become white as on paper."""
-    if picture.mode == "RGB" and "transparency" not in picture.info:
-        return picture
-    if picture.mode.startswith("I"):
-        deep = np.asarray(picture).astype(np.int64).clip(0, 65535)
-        return Image.fromarray((deep >> 8).astype(np.uint8)).convert("RGB")
-    if picture.mode == "F":
-        levels = np.nan_to_num(np.asarray(picture, dtype=np.float64))
-        levels = levels * 255.0 if levels.max() <= 1.0 else levels
-        return Image.fromarray(levels.clip(0, 255).round().astype(np.uint8)).convert("RGB")
-    if picture.mode in {"LA", "La", "PA", "RGBA", "RGBa"} or "transparency" in picture.info:
-        if picture.mode == "La":
-            picture = picture.convert("LA")
-        clear = picture.convert("RGBA")
-        paper = Image.new("RGBA", clear.size, (255, 255, 255, 255))
-        return Image.alpha_composite(paper, clear).convert("RGB")
-    if picture.mode == "LAB":
-        lab, srgb = ImageCms.createProfile("LAB"), ImageCms.createProfile("sRGB")
-        picture = ImageCms.profileToProfile(picture, lab, srgb, outputMode="RGB") or picture
-    return picture.convert("RGB")
-
-
 def printable(path: str | os.PathLike[str]) -> str:
     """A path that can be written as UTF-8, even if the file's name is none."""
     return os.fsencode(path).decode("utf-8", errors="replace")
-
-
-def _upright(picture: Image.Image) -> Image.Image:
-    """Turned as the camera noted it; damaged notes are no reason to lose the picture."""
-    with suppress(Exception):
-        ImageOps.exif_transpose(picture, in_place=True)
-    return picture
 
 
 def _reason(error: Exception) -> str:
