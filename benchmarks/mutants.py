@@ -60,8 +60,11 @@ SHOT = "tests/methods/test_shot.py tests/golden/test_golden_shot.py"
 COMET = "tests/methods/test_comet.py tests/golden/test_golden_comet.py"
 TESTS: dict[str, tuple[str, ...]] = {
     "losses/affinity.py": ("tests/losses/test_soft_targets.py",),
-    "memory/blocks.py": ("tests/memory/test_gmm.py",),
-    "memory/gmm.py": ("tests/memory/test_gmm.py tests/memory/test_gmm_properties.py", GMM),
+    "memory/blocks.py": ("tests/memory/test_blocks.py", "tests/memory/test_gmm.py"),
+    "memory/gmm.py": (
+        "tests/memory/test_gmm.py tests/memory/test_gmm_properties.py tests/memory/test_gmm_size.py",
+        GMM,
+    ),
     "memory/teacher.py": ("tests/memory/test_teacher.py", COMET, contract("comet-p")),
     "methods/adacontrast.py": (
         "tests/methods/test_adacontrast.py tests/golden/test_golden_adacontrast.py",
