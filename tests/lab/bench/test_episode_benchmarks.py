@@ -1,0 +1,57 @@
+"""benchmarks/hostile.py and share_anchors.py: the batches they make, and what they count."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support import images_of, load_benchmark, small_model
+
+from driftgate import UNKNOWN
+from driftgate.rng import seeded
+
+hostile, share_anchors = load_benchmark("hostile"), load_benchmark("share_anchors")
+
+
+@pytest.mark.parametrize("kind", hostile.KINDS[1:-1])
+def test_a_hostile_batch_is_what_its_name_says(kind: str) -> None:
+    images, labels = images_of(40, 0), torch.arange(40) % 4 - 1
+    batch = hostile.hostile_batch(kind, images, labels, seeded(5))
+    assert batch.shape == (hostile.BATCH_SIZE, *images.shape[1:])
+    sources = [(images == one).flatten(1).all(dim=1).nonzero().flatten().tolist() for one in batch]
+    if kind in ("only unknown", "one class"):
+        wanted = UNKNOWN if kind == "only unknown" else 0
+        assert all(labels[places[0]] == wanted for places in sources)
+    elif kind == "black":
+        assert not batch.any()
+    elif kind == "copies":
+        assert len({places[0] for places in sources}) == 1
+    elif kind == "noise":
+        assert not any(sources) and batch.std() > 0.25
+    else:
+        assert all((images == one.flip(1)).flatten(1).all(dim=1).any() for one in batch)
+
+
+def test_an_episode_has_its_length_and_the_control_none() -> None:
+    images, labels = images_of(40, 0), torch.arange(40) % 4 - 1
+    assert not list(hostile.episode("none", 5, images, labels))
+    assert len(list(hostile.episode("mixed", 7, images, labels))) == 7
+
+
+def test_quarters_are_moved_whole() -> None:
+    images = (
+        torch.arange(4.0).view(1, 1, 2, 2).repeat_interleave(4, dim=2).repeat_interleave(4, dim=3).repeat(9, 3, 1, 1)
+    )
+    moved = share_anchors.shuffled_quarters(images, seeded(0))
+    quarters = moved[:, 0].unflatten(1, (2, 4)).unflatten(3, (2, 4)).mean(dim=(2, 4)).flatten(1)
+    assert (quarters.sort(dim=1).values == torch.arange(4.0)).all()
+    assert len({tuple(row) for row in quarters.tolist()}) > 3
+
+
+def test_anchors_are_means_over_the_stream_and_leave_the_model_alone() -> None:
+    model = small_model().eval()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with torch.no_grad():
+        values, predicted = share_anchors.anchors(model, iter([images_of(20, 0), images_of(12, 1)]), by_batch=False)
+        own = torch.cat([model(images).logits.argmax(dim=1) for images in (images_of(20, 0), images_of(12, 1))])
+    assert torch.equal(predicted, own) and all(0 <= value <= 1 for value in values.values())
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
