@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from driftgate import Method, SourceModel
+from driftgate import Method, SourceModel, available
 from driftgate.methods.persistence import method_tensors
 from driftgate.models.statistics import SourceStatistics
 
@@ -73,6 +73,14 @@ def images_of(count: int, seed: int) -> Tensor:
 def state_of(method: Method) -> dict[str, Tensor]:
     """A copy of everything that may change."""
     return {name: tensor.clone() for name, tensor in method_tensors(method).items()}
+
+
+def settings_for(name: str, network: nn.Module) -> dict[str, Any]:
+    """What makes a method learn in few steps on few samples, whatever the network: Tent's default learns batch norm
+    over pictures, which not every network has, and gmm's waits until enough samples are together."""
+    has_norm = any(isinstance(layer, nn.BatchNorm2d) for layer in network.modules())
+    settings: dict[str, Any] = {"adapt_layers": "norm"} if name == "tent" and not has_norm else {}
+    return {**settings, **({"min_batch": 1} if "min_batch" in available()[name].Settings.model_fields else {})}
 
 
 def calls_of(owner: object, name: str, monkeypatch: pytest.MonkeyPatch) -> list[tuple[tuple[Any, ...], Any]]:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from support import settings_for
 from torch import Tensor, nn
 
 import driftgate
@@ -249,9 +250,7 @@ def test_the_head_of_each_library_is_found_and_the_logits_stay_the_same(theirs: 
 def test_two_steps_of_every_method_with_each_library(theirs: Fresh, name: str) -> None:
     network, model, state, _ = theirs
     network.load_state_dict(state)
-    has_norm = any(isinstance(layer, nn.BatchNorm2d) for layer in network.modules())
-    # Tent by default learns batch norm over pictures, which transformers do not have.
-    method = create(name, model, **({"adapt_layers": "norm"} if name == "tent" and not has_norm else {}))
+    method = create(name, model, **settings_for(name, network))
     generator = torch.Generator().manual_seed(0)
     for _ in range(2):
         images = torch.randint(0, 256, (2, *model.spec.shape), dtype=torch.uint8, generator=generator)
@@ -260,6 +259,8 @@ def test_two_steps_of_every_method_with_each_library(theirs: Fresh, name: str) -
         assert out.scores.shape == (2, 9) and out.scores.isfinite().all() and out.novelty.isfinite().all()
     assert method.network() is network and list(network.state_dict()) == list(state)
     assert all(value.isfinite().all() for value in network.parameters())
+    if name == "gmm":
+        assert any(not torch.equal(value, state[key]) for key, value in network.named_parameters())
 
 
 def test_how_timm_feeds_its_networks() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from networks import CASES, CLASSES, SIZE, Body, Case, LikeTimm, LikeTorchvision, LikeTransformers, Nested, sequential
-from support import state_of
+from support import settings_for, state_of
 from torch import Tensor, nn
 
 import driftgate
@@ -47,12 +47,6 @@ def batch_of(model: SourceModel, count: int, seed: int) -> Tensor:
     return torch.rand(count, *model.spec.shape, generator=torch.Generator().manual_seed(seed))
 
 
-def settings_of(name: str, network: nn.Module) -> dict[str, Any]:
-    """Tent by default learns batch norm over pictures, which not every network has."""
-    has_norm = any(isinstance(layer, nn.BatchNorm2d) for layer in network.modules())
-    return {"adapt_layers": "norm"} if name == "tent" and not has_norm else {}
-
-
 def test_the_head_is_found_and_the_logits_stay_the_same(case: Case) -> None:
     network = case().eval()
     before = {name: value.clone() for name, value in network.state_dict().items()}
@@ -81,7 +75,7 @@ def test_wrapping_draws_nothing_and_leaves_nothing_on_the_network(case: Case) ->
 @pytest.mark.parametrize("name", METHODS)
 def test_two_steps_of_every_method(case: Case, name: str) -> None:
     model = wrapped(case)
-    settings = settings_of(name, model.unwrapped())
+    settings = settings_for(name, model.unwrapped())
     kind = driftgate.available()[name]
     layers = settings.get("adapt_layers") or getattr(kind.Settings(), "adapt_layers", "all")
     unlearnable = case.head == "" and issubclass(kind, GradientMethod) and layers in ("features", "norm")
@@ -119,17 +113,21 @@ def test_the_network_comes_back_adapted_and_as_it_came(name: str) -> None:
 
 
 def test_parts_of_the_network_are_told_apart() -> None:
-    method = driftgate.create("gmm", wrapped(CASES["nested"]), lr=0.1, backbone_lr_scale=0.25)
+    method = driftgate.create("gmm", wrapped(CASES["nested"]), lr=0.1, backbone_lr_scale=0.25, adapt_layers="all")
     backbone, head = method.optimizer().param_groups
     layer = method.network().get_submodule("top.out.1")
     assert {id(value) for value in layer.parameters()} <= {id(value) for value in head["params"]}
     assert len(head["params"]) == 4  # with those of the reducer
     assert (backbone["lr"], head["lr"]) == (0.025, 0.1)
-    frozen = driftgate.create("shot-o", wrapped(CASES["nested"])).network()
-    assert [name for name, value in frozen.named_parameters() if not value.requires_grad] == [
-        "top.out.1.weight",
-        "top.out.1.bias",
-    ]
+    # SHOT keeps the classifier, and so does gmm in a network that was trained before.
+    for name in ("shot-o", "gmm"):
+        frozen = driftgate.create(name, wrapped(CASES["nested"])).network()
+        assert [path for path, value in frozen.named_parameters() if not value.requires_grad] == [
+            "top.out.1.weight",
+            "top.out.1.bias",
+        ]
+    scratch = driftgate.wrap(CASES["nested"](), **CASES["nested"].told, pretrained=False)
+    assert all(value.requires_grad for value in driftgate.create("gmm", scratch).network().parameters())
     only = driftgate.create("gmm", wrapped(CASES["nested"]), adapt_layers="network.body.stem").network()
     assert {name.split(".")[1] for name, value in only.named_parameters() if value.requires_grad} == {"stem"}
     with pytest.raises(DriftgateError, match=r"layers of this model are network, network\.top, network\.body\."):
@@ -415,9 +413,11 @@ def test_two_steps_of_every_method_on_lite0(lite0: tuple[nn.Module, SourceModel,
     network, model, weights = lite0
     network.load_state_dict(weights)
     add_statistics(model)
-    method = driftgate.create(name, model)
+    method = driftgate.create(name, model, **settings_for(name, network))
     for seed in range(2):
         out = method.step(batch_of(model, 3, seed))
         assert out.scores.shape == (3, 1000) and out.scores.isfinite().all() and out.novelty.isfinite().all()
+    if name == "gmm":
+        assert any(not torch.equal(value, weights[key]) for key, value in network.named_parameters())
     assert method.network() is network and list(network.state_dict()) == list(weights)
     assert all(value.isfinite().all() for value in network.parameters())
