@@ -336,6 +336,17 @@ class Unlayered(nn.Module):
         return nn.functional.linear(rows, self.fc.weight)
 
 
+class Again(nn.Module):
+    """The same layer over and over."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(6, 6)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return self.fc(self.fc(rows))  # type: ignore[no-any-return]
+
+
 def convolutional() -> nn.Module:
     return nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
@@ -356,7 +367,8 @@ BAD: list[tuple[Any, dict[str, Any], str]] = [
     (nn.Sequential(sequential(), nn.Softmax(dim=1)), {}, "ends in a softmax; return what goes into it"),
     (Twice(), {"input_size": (6,)}, "made of more, such as a second head"),
     (Tokens(), {}, r"but got \(2, 144, 3\)"),
-    (Unlayered(), {"input_size": (6,)}, "ran 0 times"),
+    (Unlayered(), {"input_size": (6,)}, "never ran as a layer; wrap the network before it is compiled"),
+    (Again(), {"input_size": (6,)}, "ran 2 times"),
     (nn.Sequential(nn.Flatten(0), nn.Linear(6, 3)), {"input_size": (3,)}, r"logits of shape \(N, C\) but got \(3,\)"),
     (sequential().half(), {}, r"torch.float16; call network.float\(\)"),
     ("resnet50", {}, "an nn.Module that returns logits, but got str"),

@@ -85,7 +85,12 @@ def tap(network: nn.Module, head: nn.Module, inputs: Tensor) -> tuple[Tensor, Te
         output = network(inputs)
     finally:
         handle.remove()
-    if len(seen) != 1:
+    if not seen:
+        raise DriftgateError(
+            "Expected to see what goes into the head but it never ran as a layer; wrap the network before it is "
+            "compiled or scripted, or say which layer makes the logits: head='path.to.layer'."
+        )
+    if len(seen) > 1:
         raise DriftgateError(
             f"Expected a head that runs once a pass but it ran {len(seen)} times; say which layer makes the logits: "
             "head='path.to.layer'."

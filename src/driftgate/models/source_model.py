@@ -282,8 +282,9 @@ class SourceModel(nn.Module):
 
     def part_of(self, name: str) -> Part:
         """Where a parameter belongs, by its name in the model."""
-        part = name.split(".", 1)[0]
-        return part if part in ("bottleneck", "classifier") else "backbone"  # type: ignore[return-value]
+        if name.startswith("classifier."):
+            return "classifier"
+        return "bottleneck" if name.startswith("bottleneck.") else "backbone"
 
     def unwrapped(self) -> nn.Module:
         """The network alone: from normalised inputs to logits."""
@@ -305,7 +306,8 @@ class SourceModel(nn.Module):
 
     def features(self, inputs: Tensor) -> Tensor:
         """g(x) alone, of shape (N, D)."""
-        return self(inputs).features  # type: ignore[no-any-return]
+        output: ModelOutput = self(inputs)
+        return output.features
 
     def _run(self, normalised: Tensor) -> ModelOutput:
         with self._autocast():
