@@ -78,3 +78,13 @@ def test_search_needs_no_graph() -> None:
     features = random(4, 3).requires_grad_()
     assert not nearest_others(features, 2).requires_grad
     assert cosine_similarity(features, features).requires_grad
+
+
+def test_the_search_keeps_nothing_for_a_backward_pass() -> None:
+    kept: list[Tensor] = []
+    query = random(5, 3).requires_grad_()
+    with torch.autograd.graph.saved_tensors_hooks(kept.append, lambda _: None):
+        nearest(query, query, 2)
+        nearest_but_first(query, query, 2)
+        nearest_others(query, 2)
+    assert kept == []

@@ -66,5 +66,5 @@ class MeanTeacher(ModelCopy):
 
 
 def _persistent_buffers(model: SourceModel) -> dict[str, Tensor]:
-    saved = model.state_dict(keep_vars=True)
+    saved = model.state_dict()
     return {name: buffer for name, buffer in model.named_buffers() if name in saved}
