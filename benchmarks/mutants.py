@@ -54,7 +54,7 @@ def contract(*names: str) -> str:
     return f"tests/contract -k '{' or '.join(f'{name}]' for name in names)}'"
 
 
-GMM = "tests/methods/test_gmm_default_step.py tests/methods/test_gmm_method.py"
+GMM = "tests/methods/test_gmm_default_step.py tests/methods/test_gmm_method.py tests/methods/test_gmm_guards.py"
 GLC = "tests/methods/test_glc.py tests/methods/test_neighbor_rule.py tests/golden/test_golden_glc_lead.py"
 SHOT = "tests/methods/test_shot.py tests/golden/test_golden_shot.py"
 COMET = "tests/methods/test_comet.py tests/golden/test_golden_comet.py"
@@ -63,8 +63,10 @@ TESTS: dict[str, tuple[str, ...]] = {
     "memory/blocks.py": ("tests/memory/test_blocks.py", "tests/memory/test_gmm.py"),
     "memory/gmm.py": (
         "tests/memory/test_gmm.py tests/memory/test_gmm_properties.py tests/memory/test_gmm_size.py",
+        "tests/memory/test_gmm_tied.py",
         GMM,
     ),
+    "memory/packed.py": ("tests/memory/test_gmm.py", "tests/memory/test_gmm_tied.py"),
     "memory/teacher.py": ("tests/memory/test_teacher.py", COMET, contract("comet-p")),
     "methods/adacontrast.py": (
         "tests/methods/test_adacontrast.py tests/golden/test_golden_adacontrast.py",

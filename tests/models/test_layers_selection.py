@@ -73,7 +73,7 @@ def test_resnet50_groups_have_the_known_sizes() -> None:
 @pytest.mark.parametrize("layers", ["heads", "", "norm,", "backbone.9", "backbone.0.b", "ALL"])
 def test_unknown_names_are_refused_with_what_there_is(layers: str) -> None:
     with pytest.raises(
-        DriftgateError, match=r"out of all, features, head, norm, norm2d or names of layers but got '.*'"
+        DriftgateError, match=r"out of auto, all, features, head, norm, norm2d or names of layers but got '.*'"
     ) as error:
         select_parameters(small_model(), layers)
     assert "backbone, bottleneck, classifier, backbone.0, backbone.1." in str(error.value)
@@ -82,7 +82,9 @@ def test_unknown_names_are_refused_with_what_there_is(layers: str) -> None:
 def test_a_model_without_norm_layers_is_refused_where_they_should_learn() -> None:
     model = SourceModel(nn.Flatten(), nn.Linear(12, 2), class_names=["a", "b"], input_size=(2, 2))
     for group in ("norm", "norm2d"):
-        with pytest.raises(DriftgateError, match=f"'{group}' but this model has none; take another of all, features"):
+        with pytest.raises(
+            DriftgateError, match=f"'{group}' but this model has none; take another of auto, all, features"
+        ):
             driftgate.create("tent", model, adapt_layers=group)
 
 

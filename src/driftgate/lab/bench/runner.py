@@ -183,7 +183,7 @@ def summarise(records: Sequence[dict[str, Any]]) -> dict[str, dict[str, dict[str
     for record in records:
         score = score_of(record)
         name = record["method"] if record["variant"] is None else record["variant"]
-        share = record["protocol"].get("unknown_share")
+        share = (record.get("protocol") or {}).get("unknown_share")
         column = record["shift"] if share is None else f"{record['shift']} {share}"
         cells.setdefault((column, name), []).extend([] if score is None else [score])
     summary: dict[str, dict[str, dict[str, float | int | None]]] = {}
