@@ -524,7 +524,7 @@ def test_the_commands(tmp_path: Path, serial: Path) -> None:
     assert sum(job["what"] == "run" for job in told["jobs"]) == 9
     assert "office-home" in CliRunner().invoke(app, ["bench"]).stdout
     assert "reduced_dim" in CliRunner().invoke(app, ["ablate"]).stdout
-    assert len(json.loads(CliRunner().invoke(app, ["bench", "--json"]).stdout)) == 7
+    assert len(json.loads(CliRunner().invoke(app, ["bench", "--json"]).stdout)) == 8
     assert len(json.loads(CliRunner().invoke(app, ["ablate", "--json"]).stdout)) == 13
 
 
