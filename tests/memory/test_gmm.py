@@ -354,6 +354,13 @@ def test_bad_settings_priors_queries_and_states_are_refused() -> None:
 
 
 @pytest.mark.parametrize("covariance", FORMS)
+def test_variances_are_the_diagonals_of_the_covariances(covariance: CovarianceForm) -> None:
+    mixture = StreamingGMM(CLASSES, DIM, covariance=covariance)
+    run(mixture, stream(2))
+    assert torch.equal(mixture.variances, mixture.covariances.diagonal(dim1=1, dim2=2))
+
+
+@pytest.mark.parametrize("covariance", FORMS)
 def test_queries_change_nothing_and_a_clone_lives_its_own_life(covariance: CovarianceForm) -> None:
     mixture = StreamingGMM(CLASSES, DIM, 0.9, covariance=covariance, mean_shift=True, shrinkage=2.0)
     batches = stream(3)

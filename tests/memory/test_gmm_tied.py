@@ -141,6 +141,13 @@ def test_prior_covariances_are_pooled_by_the_prior_weights() -> None:
     assert torch.equal(nobody.covariances, torch.zeros(3, 4, 4))
 
 
+def test_an_absolute_floor_is_added_as_it_is() -> None:
+    mixture = tied(2, 3, floor=1e-4, floor_rule="absolute")
+    mixture.update(torch.full((4, 3), 2.0), torch.rand(4, 2))
+    found = mixture.evaluate(torch.full((1, 3), 2.0))
+    torch.testing.assert_close(found.log_likelihood, torch.full((1, 2), -1.5 * math.log(2e-4 * math.pi)).double())
+
+
 @pytest.mark.parametrize("floor", [0.0, 1e-6, 1e-2])
 def test_the_floor_is_relative_to_the_pooled_variance(floor: float) -> None:
     """A narrow class and one without variance: only the pool of both says how wide the floor is."""

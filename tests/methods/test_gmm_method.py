@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -138,9 +139,10 @@ def test_state_bytes_are_the_formula_s() -> None:
 @pytest.mark.parametrize("name", ["gmm", "gmm-comet"])
 def test_a_tied_covariance_is_the_default_with_shrinkage_without_bound(name: str) -> None:
     """Through whole steps: the same labels and novelty, from a state of one covariance."""
-    tied = driftgate.create(name, small_model(), covariance="tied", reduced_dim=4)
-    pooled = driftgate.create(name, small_model(), covariance_shrinkage=1e9, reduced_dim=4)
-    own = driftgate.create(name, small_model(), reduced_dim=4, covariance_shrinkage=0.0)
+    shared: dict[str, Any] = {"reduced_dim": 4, "likelihood_temperature": 1.0}
+    tied = driftgate.create(name, small_model(), covariance="tied", **shared)
+    pooled = driftgate.create(name, small_model(), covariance_shrinkage=1e9, **shared)
+    own = driftgate.create(name, small_model(), covariance_shrinkage=0.0, **shared)
     for seed in range(4):
         found, expected, other = (method.step(images_of(24, seed)) for method in (tied, pooled, own))
         assert torch.allclose(found.novelty, expected.novelty, rtol=1e-5)

@@ -16,7 +16,14 @@ import torch
 from torch import Tensor
 
 from driftgate.memory.blocks import blocks, for_each_block, one_thread
-from driftgate.memory.packed import add_symmetric_outer, pack, packed_size, unpack_lower, wrap, wrapped_diagonals
+from driftgate.memory.packed import (
+    add_symmetric_outer,
+    class_seconds,
+    pack,
+    packed_size,
+    pooled_second,
+    unpack_lower,
+)
 from driftgate.types import DriftgateError
 
 CovarianceForm = Literal["full", "tied"]
@@ -183,6 +190,11 @@ class StreamingGMM:
         return (lower + lower.tril(-1).mT).expand(self.num_classes, -1, -1)
 
     @property
+    def variances(self) -> Tensor:
+        """(C, R) float32 diagonals of the covariances, without the covariances being formed."""
+        return self.packed_covariances[:, : self.dim].expand(self.num_classes, -1)
+
+    @property
     def num_bytes(self) -> int:
         return sum(tensor.numel() * tensor.element_size() for tensor in self.state_dict().values())
 
@@ -310,6 +322,7 @@ class StreamingGMM:
         with one_thread():
             packed = self.packed_covariances.double()
             factor = factorise(unpack_lower(packed, self.dim), self._floors(packed[:, : self.dim].mean(dim=1)))
+            # About the middle of the queries, or an offset common to all would make every vector long.
             points = torch.cat([self.means.double(), samples]) - samples.mean(dim=0)
             whitened = torch.linalg.solve_triangular(factor[0], points.T, upper=False).T
             means, queries = whitened.split([self.num_classes, len(samples)])
@@ -344,21 +357,6 @@ class StreamingGMM:
             raise DriftgateError(f"Expected features of shape (N, {self.dim}) but got {tuple(features.shape)}.")
         if not all_finite(features):
             raise DriftgateError("Expected finite features but got NaN or infinity; the network has diverged.")
-
-
-def class_seconds(centered: Tensor, per_class: Tensor) -> Tensor:
-    """(N, R), (C, N) -> (C, R // 2 + 1, R): the weighted sum of outer products of every class."""
-    wrapped = wrap(centered)
-    second = centered.new_empty(len(per_class), *wrapped.shape[1:])
-    for part in blocks(wrapped.shape[1], 2 * centered.numel()):  # the products, and the matrix product's copy
-        products = (centered[:, None] * wrapped[:, part]).flatten(1)
-        second[:, part] = (per_class @ products).view(len(per_class), -1, centered.shape[1])
-    return second
-
-
-def pooled_second(centered: Tensor, per_class: Tensor) -> Tensor:
-    """(N, R), (C, N) -> (1, R // 2 + 1, R): the same summed over the classes; only a sample's whole weight counts."""
-    return wrapped_diagonals((centered.T * per_class.sum(dim=0)) @ centered)[None]
 
 
 def factorise(lower: Tensor, floor: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """Symmetric matrices kept by wrapped diagonals, each entry once.
 
-Shapes: C matrices, R rows, P = R(R+1)/2 different entries of a symmetric matrix.
+Shapes: N samples, C matrices, R rows, P = R(R+1)/2 different entries of a symmetric matrix.
 
 Entry (k, i) is A[i, (i + k) mod R] for k = 0 .. R // 2, so the first R entries are the main diagonal. In this order the
 products x_i x_j of a vector with itself come from two views of it, without the gathers that a triangle kept row by row
@@ -14,6 +14,8 @@ from functools import lru_cache
 
 import torch
 from torch import Tensor
+
+from driftgate.memory.blocks import blocks
 
 
 def packed_size(dim: int) -> int:
@@ -62,3 +64,18 @@ def add_symmetric_outer(target: Tensor, left: Tensor, right: Tensor) -> None:
     else:
         summed = left.T @ right
         target += wrapped_diagonals(summed + summed.T)
+
+
+def class_seconds(centered: Tensor, per_class: Tensor) -> Tensor:
+    """(N, R), (C, N) -> (C, R // 2 + 1, R): the weighted sum of outer products of every class."""
+    wrapped = wrap(centered)
+    second = centered.new_empty(len(per_class), *wrapped.shape[1:])
+    for part in blocks(wrapped.shape[1], 2 * centered.numel()):  # the products, and the matrix product's copy
+        products = (centered[:, None] * wrapped[:, part]).flatten(1)
+        second[:, part] = (per_class @ products).view(len(per_class), -1, centered.shape[1])
+    return second
+
+
+def pooled_second(centered: Tensor, per_class: Tensor) -> Tensor:
+    """(N, R), (C, N) -> (1, R // 2 + 1, R): the same summed over the classes; only a sample's whole weight counts."""
+    return wrapped_diagonals((centered.T * per_class.sum(dim=0)) @ centered)[None]

@@ -69,8 +69,7 @@ def mixture_shift(mixture: StreamingGMM, reduced: Tensor) -> Tensor:
     """Squared distance of the mean of (N, R) from the mixture's, in the mixture's variances; 0 while it is empty."""
     shares = mixture.weights.double() / mixture.weights.double().sum().clamp_min(1e-30)
     mean = shares @ mixture.means.double()
-    within = mixture.covariances.double().diagonal(dim1=1, dim2=2)
-    variance = shares @ (within + (mixture.means.double() - mean).square())
+    variance = shares @ (mixture.variances.double() + (mixture.means.double() - mean).square())
     moved = reduced.detach().double().mean(dim=0) - mean
     return (moved.square() / variance.clamp_min(1e-30)).mean() * float(shares.sum() > 0)
 

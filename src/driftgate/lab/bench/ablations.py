@@ -111,7 +111,7 @@ STUDIES = {
         Study(name="reduction", title="Losses summed or averaged", variants=_values("reduction", ("sum", "mean"))),
         Study(
             name="covariance",
-            title="Floor and shrinkage of the covariances",
+            title="Form, floor and shrinkage of the covariances",
             variants=(
                 *(
                     Variant(
@@ -121,6 +121,7 @@ STUDIES = {
                     for floor in (1e-6, 1e-4, 1e-2, 1e-1)
                 ),
                 *_values("covariance_shrinkage", (10, 30, 100, 300, 1000)),
+                *_values("covariance", ("tied",)),
             ),
         ),
         Study(name="gate", title="Kind of gate", variants=_values("gate", ("frozen", "tracking", "mixture"))),
