@@ -72,7 +72,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/methods/test_adacontrast.py tests/golden/test_golden_adacontrast.py",
         contract("adacontrast"),
     ),
-    "methods/base.py": (GMM, contract("source-only", "tent", "owttt")),
+    "methods/base.py": (f"tests/methods/test_registry.py {GMM}", contract("source-only", "tent", "owttt")),
     "methods/batchwise.py": (f"tests/methods/test_batchwise.py {SHOT} {GLC}", contract("glc", "shot-o")),
     "methods/bn_stats.py": ("tests/methods/test_tent.py", contract("bn-stats")),
     "methods/comet.py": (COMET, contract("comet-p", "comet-f")),

@@ -149,3 +149,8 @@ def test_it_works_around_a_backbone_of_the_user_s_own() -> None:
     disturb(model, 0)
     found = copy.forward(images_of(4, 0))
     assert torch.equal(found.features, expected.features) and torch.equal(found.logits, expected.logits)
+
+
+def test_no_gradient_goes_back_to_the_images() -> None:
+    copy, images = ModelCopy(small_model()), images_of(4, 0).requires_grad_()
+    assert not any(part.requires_grad for part in copy.forward(images))

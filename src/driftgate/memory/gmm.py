@@ -290,8 +290,8 @@ class StreamingGMM:
         log_likelihood = -0.5 * (squared + log_determinants + self.dim * math.log(2.0 * math.pi))
         unseen = (self.weights == 0)[:, None]
         if prior > 0:
-            shares = self.weights.double() / self.weights.double().sum().clamp_min(SMALLEST_WEIGHT)
-            log_likelihood += prior * shares.clamp_min(SMALLEST_WEIGHT).log()[:, None]
+            shares = self.weights.double() / self.weights.double().sum()
+            log_likelihood += prior * shares.log()[:, None]  # the mask below replaces that of a class never seen
         return MixtureEvaluation(
             log_likelihood.masked_fill_(unseen, -math.inf).T,
             squared.masked_fill_(unseen, math.inf).T,
