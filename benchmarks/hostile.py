@@ -80,7 +80,7 @@ def prepare(shift: Shift, seed: int) -> tuple[SourceModel, ClassSplit, Clean]:
     split = data.split(shift)
     model = train_source(split, seed, None, lambda *_: None)
     stream = DomainStream(
-        [data.domain("mnist", seed=seed)], split, input_size=model.spec.input_size, batch_size=BATCH_SIZE, seed=seed
+        [data.domain("mnist", seed=seed)], split, input_size=model.spec.image_size, batch_size=BATCH_SIZE, seed=seed
     )
     return model, split, [(batch.images, batch.labels) for batch in stream.batches()]
 

@@ -104,7 +104,7 @@ def stream_of(
 ) -> DomainStream:
     opened = open_dataset(data, root)
     domains = [opened.domain(name, seed=seed) for name in targets]
-    return DomainStream(domains, split, input_size=model.spec.input_size, batch_size=BATCH_SIZE, seed=seed)
+    return DomainStream(domains, split, input_size=model.spec.image_size, batch_size=BATCH_SIZE, seed=seed)
 
 
 @torch.no_grad()
