@@ -1,14 +1,19 @@
 """Speed and memory of one mixture step (update + log-likelihood) beside a plain reference, measured in one run.
 
 The reference is what the equations look like when typed in: N x C x R x R outer products and one scipy
-``multivariate_normal`` a class, in float64. The third column of times is a bare float32 matrix product of the same
-work, the limit of the machine: the moments, (C, N) x (N, R(R+1)/2), and the whitening, (C, R, R) x (C, R, N).
+``multivariate_normal`` a class, in float64. The mixture is measured in both forms, with a covariance a class (full) and
+with one for all (tied); the reference is the same for both. The third column of times is the form's own work as bare
+float32 matrix products, the limit of the machine: for full the moments, (C, N) x (N, R(R+1)/2), and the whitening,
+(C, R, R) x (C, R, N); for tied the moments, (C + R, N) x (N, R), the spread of the means, (R, C) x (C, R), the
+whitening, (R, R) x (R, N + C), and the distances, (C, R) x (R, N).
 
-Times are medians over interleaved runs, so that a busy machine slows all three alike. Extra peak memory is the peak
-resident memory during a step minus the resident memory before it, each in a process of its own; it therefore holds
-what numpy, scipy, torch and their libraries allocate, and needs Linux.
+Times are medians over interleaved runs, so that a busy machine slows all alike. A step of a millisecond still suffers
+otherwise than one of seconds; ``--cpu-time`` counts what the process itself worked, on one thread. Extra peak memory is
+the peak resident memory during a step minus the resident memory before it, each in a process of its own; it therefore
+holds what numpy, scipy, torch and their libraries allocate, and needs Linux.
 
     python benchmarks/gmm_step.py
+    OMP_NUM_THREADS=1 python benchmarks/gmm_step.py --cpu-time
     python benchmarks/gmm_step.py --json
 """
 
@@ -24,19 +29,23 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.stats import multivariate_normal
 
-from driftgate.memory import StreamingGMM
+from driftgate.memory import CovarianceForm, StreamingGMM
 from driftgate.resources import peak_memory, reset_peak_memory, resident_memory
 
 Array = NDArray[np.float64]
 
 SAMPLES, DIM, DECAY = 64, 64, 0.999
 CLASSES = (9, 65, 200, 345)
+FORMS: tuple[CovarianceForm, ...] = get_args(CovarianceForm)
 SPEED_TARGETS = {9: 40.0, 345: 60.0}
 MEMORY_TARGET = 25.0
 SETTLE_SECONDS = 0.2
@@ -88,8 +97,8 @@ def reference_step(num_classes: int, data: list[tuple[Array, Array]]) -> Step:
     return lambda turn: reference.step(*data[turn % len(data)])
 
 
-def driftgate_step(num_classes: int, data: list[tuple[Array, Array]]) -> Step:
-    mixture = StreamingGMM(num_classes, DIM, DECAY)
+def driftgate_step(num_classes: int, data: list[tuple[Array, Array]], form: CovarianceForm) -> Step:
+    mixture = StreamingGMM(num_classes, DIM, DECAY, covariance=form)
     tensors = [tuple(torch.from_numpy(part).float() for part in batch) for batch in data]
 
     def step(turn: int) -> object:
@@ -100,18 +109,61 @@ def driftgate_step(num_classes: int, data: list[tuple[Array, Array]]) -> Step:
     return step
 
 
-def product_step(num_classes: int, data: list[tuple[Array, Array]]) -> Step:
+def full_product_step(num_classes: int, data: list[tuple[Array, Array]]) -> Step:
     weights = torch.from_numpy(data[0][1]).float().T.contiguous()
     outer, factors = torch.randn(SAMPLES, DIM * (DIM + 1) // 2), torch.randn(num_classes, DIM, DIM)
     offsets = torch.randn(num_classes, DIM, SAMPLES)
     return lambda turn: (weights @ outer, factors @ offsets)
 
 
-STEPS = {"reference": reference_step, "driftgate": driftgate_step, "product": product_step}
+def tied_product_step(num_classes: int, data: list[tuple[Array, Array]]) -> Step:
+    features, weights = (torch.from_numpy(part).float().contiguous() for part in data[0])
+    left = torch.cat([weights.T, features.T])
+    means, factor = torch.randn(num_classes, DIM), torch.randn(DIM, DIM)
+    points = torch.cat([features, means]).T.contiguous()
+    return lambda turn: (left @ features, means.T @ means, factor @ points, means @ features.T)
 
 
-def milliseconds(num_classes: int, rounds: int, repeats: int) -> dict[str, float]:
-    """Median time of a step of each; ``repeats`` fast steps go beside one slow one."""
+STEPS: dict[str, Callable[[int, list[tuple[Array, Array]]], Step]] = {
+    "reference": reference_step,
+    "full": partial(driftgate_step, form="full"),
+    "tied": partial(driftgate_step, form="tied"),
+    "full product": full_product_step,
+    "tied product": tied_product_step,
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One form of the mixture at one number of classes."""
+
+    classes: int
+    covariance: CovarianceForm
+    reference_ms: float
+    driftgate_ms: float
+    product_ms: float
+    reference_mib: float
+    driftgate_mib: float
+
+    @property
+    def speedup(self) -> float:
+        return self.reference_ms / self.driftgate_ms
+
+    @property
+    def ratio_to_product(self) -> float:
+        return self.driftgate_ms / self.product_ms
+
+    @property
+    def memory_ratio(self) -> float:
+        return self.reference_mib / self.driftgate_mib if self.driftgate_mib > 0 else math.inf
+
+    def as_dict(self) -> dict[str, object]:
+        ratios = {name: getattr(self, name) for name in ("speedup", "ratio_to_product", "memory_ratio")}
+        return asdict(self) | ratios
+
+
+def milliseconds(num_classes: int, rounds: int, repeats: int, clock: Callable[[], float]) -> dict[str, float]:
+    """Median time of a step of each by ``clock``; ``repeats`` fast steps go beside one slow one."""
     data = batches(num_classes, 8)
     steps = {name: make(num_classes, data) for name, make in STEPS.items()}
     seconds: dict[str, list[float]] = {name: [] for name in steps}
@@ -119,10 +171,10 @@ def milliseconds(num_classes: int, rounds: int, repeats: int) -> dict[str, float
         for name, step in steps.items():
             time.sleep(SETTLE_SECONDS)
             for again in range(1 if name == "reference" else repeats):
-                start = time.perf_counter()
+                start = clock()
                 step(turn * repeats + again)
                 if turn > 0:
-                    seconds[name].append(time.perf_counter() - start)
+                    seconds[name].append(clock() - start)
     return {name: 1e3 * statistics.median(values) for name, values in seconds.items()}
 
 
@@ -151,40 +203,41 @@ def extra_memory(name: str, num_classes: int) -> float:
     return float(result.stdout)
 
 
-def compare(num_classes: int, rounds: int, repeats: int) -> dict[str, float]:
-    times = milliseconds(num_classes, rounds, repeats)
-    reference_mib, ours_mib = extra_memory("reference", num_classes), extra_memory("driftgate", num_classes)
-    return {
-        "classes": num_classes,
-        "reference_ms": times["reference"],
-        "driftgate_ms": times["driftgate"],
-        "speedup": times["reference"] / times["driftgate"],
-        "product_ms": times["product"],
-        "ratio_to_product": times["driftgate"] / times["product"],
-        "reference_mib": reference_mib,
-        "driftgate_mib": ours_mib,
-        "memory_ratio": reference_mib / ours_mib if ours_mib > 0 else math.inf,
-    }
+def compare(num_classes: int, rounds: int, repeats: int, clock: Callable[[], float]) -> list[Row]:
+    times = milliseconds(num_classes, rounds, repeats, clock)
+    memory = {name: extra_memory(name, num_classes) for name in ("reference", *FORMS)}
+    return [
+        Row(
+            classes=num_classes,
+            covariance=form,
+            reference_ms=times["reference"],
+            driftgate_ms=times[form],
+            product_ms=times[f"{form} product"],
+            reference_mib=memory["reference"],
+            driftgate_mib=memory[form],
+        )
+        for form in FORMS
+    ]
 
 
-def missed_targets(row: dict[str, float]) -> list[str]:
-    classes, missed = int(row["classes"]), []
-    if row["speedup"] < SPEED_TARGETS.get(classes, 0.0):
-        missed.append(f"C={classes}: {row['speedup']:.1f}x faster, target {SPEED_TARGETS[classes]:.0f}x")
-    if row["memory_ratio"] < MEMORY_TARGET:  # NaN, not measured, misses nothing
-        missed.append(f"C={classes}: {row['memory_ratio']:.1f}x less memory, target {MEMORY_TARGET:.0f}x")
+def missed_targets(row: Row) -> list[str]:
+    where, speed, missed = f"C={row.classes}, {row.covariance}", SPEED_TARGETS.get(row.classes, 0.0), []
+    if row.speedup < speed:
+        missed.append(f"{where}: {row.speedup:.1f}x faster, target {speed:.0f}x")
+    if row.memory_ratio < MEMORY_TARGET:  # NaN, not measured, misses nothing
+        missed.append(f"{where}: {row.memory_ratio:.1f}x less memory, target {MEMORY_TARGET:.0f}x")
     return missed
 
 
-def print_table(rows: list[dict[str, float]]) -> None:
+def print_table(rows: list[Row]) -> None:
     print(f"One mixture step, N={SAMPLES}, R={DIM}, {torch.get_num_threads()} threads, medians")
-    print("        time in ms                                    | extra peak memory in MiB")
-    print("   C   reference  driftgate  ratio  product  to product | reference  driftgate  ratio")
+    print("              time in ms                                     | extra peak memory in MiB")
+    print("   C  form   reference  driftgate  ratio  product  to product | reference  driftgate  ratio")
     for row in rows:
         print(
-            f"{row['classes']:4.0f}  {row['reference_ms']:10.2f} {row['driftgate_ms']:10.3f} {row['speedup']:6.1f}"
-            f" {row['product_ms']:8.3f} {row['ratio_to_product']:11.2f} |"
-            f" {row['reference_mib']:9.1f} {row['driftgate_mib']:10.2f} {row['memory_ratio']:6.1f}"
+            f"{row.classes:4d}  {row.covariance}  {row.reference_ms:10.2f} {row.driftgate_ms:10.3f} {row.speedup:6.1f}"
+            f" {row.product_ms:8.3f} {row.ratio_to_product:11.2f} |"
+            f" {row.reference_mib:9.1f} {row.driftgate_mib:10.2f} {row.memory_ratio:6.1f}"
         )
 
 
@@ -193,6 +246,7 @@ def main() -> int:
     parser.add_argument("--classes", type=int, nargs="+", default=list(CLASSES), help="numbers of classes to measure")
     parser.add_argument("--rounds", type=int, default=7, help="runs of the reference")
     parser.add_argument("--repeats", type=int, default=10, help="runs of the others beside each run of the reference")
+    parser.add_argument("--cpu-time", action="store_true", help="time of the processor instead of the clock's")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--check", action="store_true", help="exit with 1 where a target is missed")
     parser.add_argument("--measure", choices=sorted(STEPS), help=argparse.SUPPRESS)
@@ -200,10 +254,12 @@ def main() -> int:
     if chosen.measure:
         print(measure_memory(chosen.measure, chosen.classes[0]))
         return 0
-    rows = [compare(num_classes, chosen.rounds, chosen.repeats) for num_classes in chosen.classes]
+    clock = time.process_time if chosen.cpu_time else time.perf_counter
+    rows = [row for number in chosen.classes for row in compare(number, chosen.rounds, chosen.repeats, clock)]
     missed = [text for row in rows for text in missed_targets(row)]
     if chosen.json:
-        print(json.dumps({"samples": SAMPLES, "dim": DIM, "rows": rows, "missed_targets": missed}, indent=2))
+        found = {"samples": SAMPLES, "dim": DIM, "rows": [row.as_dict() for row in rows], "missed_targets": missed}
+        print(json.dumps(found, indent=2))
     else:
         print_table(rows)
         print("All targets met." if not missed else "Missed: " + "; ".join(missed))
