@@ -66,7 +66,6 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/memory/test_gmm_tied.py",
         GMM,
     ),
-    "memory/packed.py": ("tests/memory/test_gmm.py", "tests/memory/test_gmm_tied.py"),
     "memory/teacher.py": ("tests/memory/test_teacher.py", COMET, contract("comet-p")),
     "methods/adacontrast.py": (
         "tests/methods/test_adacontrast.py tests/golden/test_golden_adacontrast.py",

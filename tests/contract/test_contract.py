@@ -210,6 +210,17 @@ def test_the_caller_s_gradient_mode_and_precision_do_not_matter(name: str) -> No
     assert images.grad is None
 
 
+def test_the_caller_s_training_mode_does_not_matter(name: str) -> None:
+    one, two = make(name), make(name)
+    for seed in range(2):
+        images = images_of(20, seed)
+        two.model.train()
+        assert_same(one.predict(images), two.predict(images))
+        two.model.train()
+        assert_same(one.step(images), two.step(images))
+    assert_same_state(one, two)
+
+
 def test_one_and_two_classes(name: str) -> None:
     for num_classes in (1, 2):
         method = make(name, small_model(num_classes=num_classes))

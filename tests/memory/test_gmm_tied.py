@@ -213,6 +213,13 @@ def test_distances_of_near_points_do_not_drown_in_the_length_of_the_vectors(reac
     torch.testing.assert_close(squared_distances(one, other), expected, rtol=1e-4, atol=1e-6)
 
 
+def test_it_is_the_length_of_a_vector_that_decides_how_distances_are_taken() -> None:
+    """One long vector of many short coordinates: the matrix product would be wrong by as much as the distance."""
+    one = torch.full((1, 40_000), 1e6 / 200.0, dtype=torch.float64)
+    other = one + 1e-4 * torch.randn(1, 40_000, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(squared_distances(one, other), (one - other).square().sum().view(1, 1))
+
+
 class Watch(TorchDispatchMode):
     """Counts torch's operations and remembers the largest array that one of them made."""
 

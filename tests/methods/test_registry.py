@@ -17,6 +17,14 @@ def test_every_method_is_found_by_its_name_and_no_other() -> None:
         driftgate.create("gnn", small_model())
 
 
+def test_what_the_methods_say_of_themselves() -> None:
+    """As the papers have it: who needs more of the source than its model, and who cannot tell unknown classes."""
+    methods = driftgate.available().values()
+    assert {method.name for method in methods if not method.source_free} == {"comet-p", "owttt"}
+    assert {method.name for method in methods if method.needs} == {"comet-p", "owttt"}
+    assert {method.name for method in methods if not method.universal} == {"adacontrast", "shot-o", "shot-p", "tent"}
+
+
 def test_what_is_wrong_with_settings_is_told_one_by_one() -> None:
     with pytest.raises(DriftgateError) as error:
         driftgate.create("tent", small_model(), lr=-1.0, threshold=2.0, speed=3)
