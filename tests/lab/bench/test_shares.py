@@ -15,7 +15,7 @@ from driftgate.lab.bench.records import read_results
 from driftgate.lab.bench.report import write_report
 from driftgate.lab.bench.shares import share_sweeps, share_table
 from driftgate.lab.bench.tenths import long_streams, tenths_table
-from driftgate.lab.data.orders import UnknownShare
+from driftgate.lab.data.orders import StreamShare
 
 SHARES = ("0", "0.3", "0.6", "0.9")
 METHODS = ("source-only", "gmm")
@@ -34,7 +34,7 @@ def swept(
     **protocol: Any,
 ) -> dict[str, Any]:
     """A record of a stream with a share of unknown samples that was asked for; ``score`` in per cent."""
-    wanted = UnknownShare.parse(share)
+    wanted = StreamShare.parse(share)
     document = record(
         method,
         shift,
@@ -108,11 +108,11 @@ def test_points_are_means_over_seeds(tmp_path: Path) -> None:
     (suite,) = read_results([write_runs(tmp_path, sweep())])
     (found,) = share_sweeps(suite.swept, "s1")
     assert [str(share) for share in found.shares] == [*SHARES, "0->0.8"]
-    point = found.points["gmm"][UnknownShare.parse("0.6")]
+    point = found.points["gmm"][StreamShare.parse("0.6")]
     assert point.score is not None and point.score.mean == pytest.approx(50.5) and point.score.n == 2
     assert (point.rejected, point.estimated, point.runs, point.rank) == (pytest.approx(40), pytest.approx(25), 2, 1)
-    assert found.points["source-only"][UnknownShare(0, 0)].estimated is None
-    assert found.batches[UnknownShare.parse("0.3")] == (31, 31)
+    assert found.points["source-only"][StreamShare(0, 0)].estimated is None
+    assert found.batches[StreamShare.parse("0.3")] == (31, 31)
     table = share_table("digits", "Digits", [found])
     assert table is not None and len(table.rows) == 10
     assert table.rows[0][:4] == ("OPDA", "source-only", "0", "30")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from driftgate.lab.data.domains import MemoryDomain
-from driftgate.lab.data.orders import UnknownShare
+from driftgate.lab.data.orders import StreamShare
 from driftgate.lab.data.streams import DomainStream
 from driftgate.shifts import ClassSplit
 from driftgate.types import UNKNOWN, DriftgateError
@@ -71,7 +71,7 @@ def test_classes_that_come_together_come_back() -> None:
 @pytest.mark.parametrize("order", ["shuffled", "dirichlet"])
 def test_the_share_of_unknown_samples_is_what_was_asked_for(share: float, order: str) -> None:
     pictures = domain([0, 1] * 300 + [2] * 50 + [3, 4] * 200)
-    chosen = stream(pictures, unknown_share=UnknownShare(share, share), order=order)
+    chosen = stream(pictures, unknown_share=StreamShare(share, share), order=order)
     found = unknown(chosen)
     assert len(found) == len(set(flat(chosen))), "none of them twice"
     assert float(found.mean()) == pytest.approx(share, abs=0.5 / len(found))
@@ -86,17 +86,17 @@ def test_the_share_of_unknown_samples_is_what_was_asked_for(share: float, order:
 
 def test_a_share_that_changes_along_the_stream() -> None:
     pictures = domain([0, 1] * 3000 + [3, 4] * 2000)
-    found = unknown(stream(pictures, unknown_share=UnknownShare.parse("0->0.8"), seed=1))
+    found = unknown(stream(pictures, unknown_share=StreamShare.parse("0->0.8"), seed=1))
     assert len(found) == 10_000 and float(found.mean()) == pytest.approx(0.4)
     tenths = torch.stack([part.mean() for part in found.split(1000)])
     assert torch.allclose(tenths, torch.linspace(0.04, 0.76, 10).double(), atol=0.05)
-    falling = unknown(stream(pictures, unknown_share=UnknownShare.parse("0.8->0")))
+    falling = unknown(stream(pictures, unknown_share=StreamShare.parse("0.8->0")))
     assert float(falling[:1000].mean()) > 0.7 and float(falling[-1000:].mean()) < 0.1
 
 
 def test_a_share_holds_in_every_domain_and_pass() -> None:
     pictures = [domain([0] * 100 + [3] * 100, name) for name in "ab"]
-    chosen = stream(*pictures, arrangement="continual", repeat=2, unknown_share=UnknownShare(0.25, 0.25), limit=120)
+    chosen = stream(*pictures, arrangement="continual", repeat=2, unknown_share=StreamShare(0.25, 0.25), limit=120)
     found = unknown(chosen)
     assert [float(part.mean()) for part in found.split(60)] == [0.25] * 4
     assert sorted(flat(chosen)[:120]) == sorted(flat(chosen)[120:])
@@ -104,7 +104,7 @@ def test_a_share_holds_in_every_domain_and_pass() -> None:
 
 @given(st.integers(0, 40), st.integers(0, 40), st.integers(0, 20), st.integers(0, 20), st.integers(1, 50))
 def test_what_there_is_suffices(known: int, unknown_samples: int, start: int, end: int, limit: int) -> None:
-    share = UnknownShare(start / 20, end / 20)
+    share = StreamShare(start / 20, end / 20)
     total = share.longest(known, unknown_samples)
     many = round(share.mean * total)
     assert many <= unknown_samples and total - many <= known
@@ -117,20 +117,20 @@ def test_what_there_is_suffices(known: int, unknown_samples: int, start: int, en
 
 def test_shares_are_written_as_they_are_read() -> None:
     for text in ("0", "0.3", "1", "0->0.8", "0.5->0.1"):
-        assert str(UnknownShare.parse(text)) == text
-    assert str(UnknownShare.parse("0.30 -> 0.3")) == "0.3"
+        assert str(StreamShare.parse(text)) == text
+    assert str(StreamShare.parse("0.30 -> 0.3")) == "0.3"
     for text in ("", "much", "1.5", "-0.1", "0->", "0->2", "nan"):
         with pytest.raises(DriftgateError, match=r"unknown share from 0 to 1 like 0.3, or 0->0.8"):
-            UnknownShare.parse(text)
+            StreamShare.parse(text)
 
 
 def test_without_unknown_samples_accuracy_scores() -> None:
-    assert UnknownShare(0, 0).scored(SPLIT) == ClassSplit(2, 1, 0)
-    assert UnknownShare(0, 0.1).scored(SPLIT) is SPLIT
+    assert StreamShare(0, 0).scored(SPLIT) == ClassSplit(2, 1, 0)
+    assert StreamShare(0, 0.1).scored(SPLIT) is SPLIT
 
 
 def test_a_share_that_cannot_be_had_is_said() -> None:
     with pytest.raises(DriftgateError, match=r"unknown share of 0.3 but the 20 images of the split 2/1/0"):
-        stream(domain([0] * 20), split=ClassSplit(2, 1, 0), unknown_share=UnknownShare(0.3, 0.3))
+        stream(domain([0] * 20), split=ClassSplit(2, 1, 0), unknown_share=StreamShare(0.3, 0.3))
     with pytest.raises(DriftgateError, match="number of passes"):
         stream(domain([0] * 20), repeat=0)

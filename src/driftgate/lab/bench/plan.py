@@ -22,7 +22,7 @@ from driftgate.lab.bench.ablations import BASELINE, Study, Variant
 from driftgate.lab.bench.playing import Playing, playing_words, unusual
 from driftgate.lab.bench.suite import MethodEntry, Pair, Suite
 from driftgate.lab.data.datasets import DataSet, FileData, open_dataset
-from driftgate.lab.data.orders import UnknownShare
+from driftgate.lab.data.orders import StreamShare
 from driftgate.models import SourceModel
 from driftgate.models.backbones import UNTRAINED, check_backbone, check_weights
 from driftgate.models.layers import GROUPS, select_parameters
@@ -117,9 +117,9 @@ class RunJob(BaseModel):
         return f"{self.source} -> {self.target} {self.shift.value} {self.method}{told} seed {self.seed}"
 
     @property
-    def share(self) -> UnknownShare | None:
+    def share(self) -> StreamShare | None:
         """The share of unknown samples, if it is not that of the data."""
-        return None if self.unknown_share is None else UnknownShare.parse(self.unknown_share)
+        return None if self.unknown_share is None else StreamShare.parse(self.unknown_share)
 
     @property
     def class_split(self) -> ClassSplit:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from driftgate.lab.data.orders import Arrangement, Order, UnknownShare
+from driftgate.lab.data.orders import Arrangement, Order, StreamShare
 from driftgate.types import DriftgateError
 
 AND_SO_ON = "..."
@@ -54,7 +54,7 @@ def parse_shares(text: str) -> tuple[str, ...]:
 
 def check_shares(shares: Iterable[Any]) -> tuple[str, ...]:
     """Each share as it is written everywhere, and once."""
-    return tuple(dict.fromkeys(str(UnknownShare.parse(str(share))) for share in shares))
+    return tuple(dict.fromkeys(str(StreamShare.parse(str(share))) for share in shares))
 
 
 def _filled(parts: list[str], text: str) -> list[str]:

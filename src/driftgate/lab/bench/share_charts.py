@@ -14,7 +14,7 @@ from driftgate.lab.bench.palette import FAINT, GROUND, INK, SOFT, method_color
 from driftgate.lab.bench.runs import Run
 from driftgate.lab.bench.statistics import Summary
 from driftgate.lab.bench.tables import by_method, method_name
-from driftgate.lab.data.orders import UnknownShare
+from driftgate.lab.data.orders import StreamShare
 
 TRUTH: dict[str, Any] = {"color": INK, "linewidth": 1.2, "linestyle": (0, (5, 3)), "zorder": 2}
 """How the line looks that a method without an error would follow."""
@@ -39,7 +39,7 @@ class Point(Protocol):
     def estimated(self) -> float | None: ...
 
 
-Points = Mapping[str, Mapping[UnknownShare, Point]]
+Points = Mapping[str, Mapping[StreamShare, Point]]
 """Method -> share -> point."""
 
 

@@ -13,7 +13,7 @@ from driftgate.lab.bench.statistics import Summary
 from driftgate.lab.bench.table_writers import PlainTable
 from driftgate.lab.bench.tables import by_method, mean_summary, method_name, ranks, shifts_of
 from driftgate.lab.bench.tenths import tenths_chart
-from driftgate.lab.data.orders import UnknownShare
+from driftgate.lab.data.orders import StreamShare
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ class ShareSweep:
     """All shares of one shift: ``points`` is method -> share -> point, ``batches`` share -> shortest and longest."""
 
     shift: str
-    shares: tuple[UnknownShare, ...]
-    batches: dict[UnknownShare, tuple[int, int]]
-    points: dict[str, dict[UnknownShare, SharePoint]]
+    shares: tuple[StreamShare, ...]
+    batches: dict[StreamShare, tuple[int, int]]
+    points: dict[str, dict[StreamShare, SharePoint]]
     charts: list[Chart]
 
     @property
@@ -60,11 +60,11 @@ def share_sweeps(runs: Sequence[Run], anchor: str) -> list[ShareSweep]:
 
 
 def _sweep(shift: str, runs: Sequence[Run], anchor: str) -> ShareSweep:
-    of_share: dict[UnknownShare, list[Run]] = {}
+    of_share: dict[StreamShare, list[Run]] = {}
     for run in runs:
-        of_share.setdefault(UnknownShare.parse(run.unknown_share or ""), []).append(run)
+        of_share.setdefault(StreamShare.parse(run.unknown_share or ""), []).append(run)
     shares = tuple(sorted(of_share, key=lambda share: (share.changes, share.start, share.end)))
-    points: dict[str, dict[UnknownShare, SharePoint]] = {method: {} for method in by_method(runs)}
+    points: dict[str, dict[StreamShare, SharePoint]] = {method: {} for method in by_method(runs)}
     for share in shares:
         for method, point in _points(of_share[share]).items():
             points[method][share] = point

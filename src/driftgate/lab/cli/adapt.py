@@ -87,7 +87,7 @@ def adapt(
         writable_file,
         writable_folder,
     )
-    from driftgate.lab.data.orders import UnknownShare
+    from driftgate.lab.data.orders import StreamShare
     from driftgate.lab.data.streams import DomainStream
     from driftgate.methods import create, resolve_settings, save_method
     from driftgate.models import SourceModel
@@ -109,7 +109,7 @@ def adapt(
     source = SourceModel.load(model)
     source.check_class_names(source_class_names(dataset, classes))
     source.set_precision(precision)  # type: ignore[arg-type]  # it checks the name itself
-    share = None if unknown_share is None else UnknownShare.parse(unknown_share)
+    share = None if unknown_share is None else StreamShare.parse(unknown_share)
     classes = classes if share is None else share.scored(classes)
     domains = [dataset.domain(name, seed=seed) for name in split_names(target)]
     stream = DomainStream(

@@ -4,7 +4,7 @@ from driftgate.lab.data.check import DataReport, check_dataset
 from driftgate.lab.data.datasets import DATASETS, DataSet, open_dataset
 from driftgate.lab.data.domains import Domain, FileDomain, MemoryDomain
 from driftgate.lab.data.loading import BrokenImage, Transform
-from driftgate.lab.data.orders import UnknownShare
+from driftgate.lab.data.orders import StreamShare
 from driftgate.lab.data.source import SourceSamples
 from driftgate.lab.data.streams import DomainStream, TensorStream
 from driftgate.shifts import ClassSplit, Shift
@@ -24,9 +24,9 @@ __all__ = [
     "Shift",
     "SourceSamples",
     "Stream",
+    "StreamShare",
     "TensorStream",
     "Transform",
-    "UnknownShare",
     "check_dataset",
     "open_dataset",
 ]

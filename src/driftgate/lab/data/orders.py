@@ -19,7 +19,7 @@ Arrangement = Literal["mixed", "continual"]
 
 
 @dataclass(frozen=True)
-class UnknownShare:
+class StreamShare:
     """Share of the samples that come from target-private classes, and how it changes from ``start`` to ``end``."""
 
     start: float
@@ -30,7 +30,7 @@ class UnknownShare:
             raise DriftgateError(f"Expected an unknown share from 0 to 1 but got {self}.")
 
     @classmethod
-    def parse(cls, text: str) -> UnknownShare:
+    def parse(cls, text: str) -> StreamShare:
         """``0.3``, or ``0->0.8`` for a share that changes evenly along the stream."""
         start, arrow, end = text.partition("->")
         try:
@@ -84,7 +84,7 @@ class Ordering:
         *,
         order: Order,
         concentration: float,
-        share: UnknownShare | None,
+        share: StreamShare | None,
         seed: int,
     ) -> None:
         self.classes, self.is_unknown, self.share = classes, is_unknown, share
@@ -116,7 +116,7 @@ class Ordering:
             return samples[dirichlet_order(self.classes[samples], self.concentration, self._random)]
         return samples[torch.randperm(len(samples), generator=self._generator)]
 
-    def _mixed(self, known: Tensor, unknown: Tensor, share: UnknownShare) -> Tensor:
+    def _mixed(self, known: Tensor, unknown: Tensor, share: StreamShare) -> Tensor:
         """Both in their own orders; a place is unknown with the probability that the share has there."""
         total = len(known) + len(unknown)
         wanted = share.at((torch.arange(total) + 0.5) / max(total, 1))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from driftgate.lab.data.domains import Domain
 from driftgate.lab.data.loading import BrokenImage, Transform, load_ahead, to_floats
-from driftgate.lab.data.orders import Arrangement, Order, Ordering, UnknownShare, play
+from driftgate.lab.data.orders import Arrangement, Order, Ordering, StreamShare, play
 from driftgate.rng import seeded
 from driftgate.shifts import ClassSplit
 from driftgate.types import Batch, DriftgateError, Stream
@@ -80,7 +80,7 @@ class DomainStream(Stream):
         concentration: float = 0.1,
         arrangement: Arrangement = "mixed",
         repeat: int = 1,
-        unknown_share: UnknownShare | None = None,
+        unknown_share: StreamShare | None = None,
         strict: bool = False,
         workers: int = 1,
         limit: int | None = None,
