@@ -26,7 +26,7 @@ from driftgate.memory import StreamingGMM
 from driftgate.models import SourceModel
 from driftgate.models.normalization import batch_statistics, preserved_buffers
 from driftgate.novelty.scores import entropy
-from driftgate.rng import private_rng, seeded
+from driftgate.rng import DrawFrom, seeded
 from driftgate.shifts import ClassSplit, Shift
 from driftgate.types import UNKNOWN
 from driftgate.views.images import Augmentation
@@ -60,7 +60,7 @@ def anchors(model: SourceModel, batches: Iterator[Tensor], *, by_batch: bool) ->
     """The mean of every anchor over the stream, and the predicted classes."""
     generator, view = seeded(0), Augmentation(flip=model.spec.flip)
     size = model.spec.feature_dim
-    with private_rng(generator):
+    with DrawFrom(generator):
         reducer = nn.Linear(size, min(64, size))
     mixture = StreamingGMM(model.num_classes, reducer.out_features, shrinkage=300.0)
     sums, classes = dict.fromkeys(HEADS, 0.0), []

@@ -36,7 +36,8 @@ def small_model(seed: int = 0, num_classes: int = NUM_CLASSES, *, flip: bool = T
             nn.Dropout(0.5),
         )
         names = [f"class {index}" for index in range(num_classes)]
-        model = SourceModel.untrained(backbone, class_names=names, input_size=(SIZE, SIZE), feature_dim=16, flip=flip)
+        head = {"feature_dim": 16, "generator": torch.default_generator}
+        model = SourceModel.untrained(backbone, class_names=names, input_size=(SIZE, SIZE), flip=flip, **head)
         mixing = torch.randn(16, 16) / 4
         model.statistics = SourceStatistics(torch.randn(num_classes, 16), torch.randn(16), mixing @ mixing.T)
         return model
@@ -61,7 +62,8 @@ def residual_model() -> SourceModel:
         backbone = nn.Sequential(
             nn.Conv2d(3, 8, 3, padding=1), Residual(), Residual(), nn.AdaptiveAvgPool2d(2), nn.Flatten()
         )
-        model = SourceModel.untrained(backbone, class_names=["a", "b", "c"], input_size=(SIZE, SIZE), feature_dim=16)
+        head = {"feature_dim": 16, "generator": torch.default_generator}
+        model = SourceModel.untrained(backbone, class_names=["a", "b", "c"], input_size=(SIZE, SIZE), **head)
         model.statistics = SourceStatistics(torch.randn(3, 16), torch.randn(16), torch.eye(16))
         return model
 

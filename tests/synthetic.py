@@ -90,7 +90,8 @@ def source_model(steps: int = 150) -> SourceModel:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         names = [f"class {index}" for index in range(NUM_CLASSES)]
-        model = SourceModel.untrained(Unpaint(), class_names=names, input_size=(SIZE, SIZE), feature_dim=16, flip=False)
+        head = {"feature_dim": 16, "generator": torch.default_generator}
+        model = SourceModel.untrained(Unpaint(), class_names=names, input_size=(SIZE, SIZE), flip=False, **head)
         points, labels = source_points(1_024, seed=0)
         images = points_to_images(points)
         optimizer = torch.optim.SGD(model.head_parameters(), lr=0.1, momentum=0.9)

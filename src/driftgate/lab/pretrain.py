@@ -33,7 +33,7 @@ from driftgate.lab.data.source import SourceSamples
 from driftgate.models.normalization import keep_statistics
 from driftgate.models.source_model import SourceModel
 from driftgate.models.statistics import source_statistics
-from driftgate.rng import private_rng, seeded
+from driftgate.rng import DrawFrom, seeded
 from driftgate.shifts import ClassSplit
 from driftgate.types import Batch, DivergedError, DriftgateError
 
@@ -274,7 +274,7 @@ class Training:
         self.model.train()
         if self.settings.backbone_norm == "running":
             keep_statistics(self.model.backbone)
-        with private_rng(self.generator):  # dropout and stochastic depth draw from here
+        with DrawFrom(self.generator):  # dropout and stochastic depth draw from here
             logits: Tensor = self.model(batch.images).logits
         loss = F.cross_entropy(logits, batch.labels, label_smoothing=self.settings.label_smoothing)
         value = loss.item()

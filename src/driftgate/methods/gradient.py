@@ -13,7 +13,7 @@ from driftgate.methods.base import Method, MethodSettings
 from driftgate.models.layers import select_parameters
 from driftgate.models.passes import MemoryMode, Passes
 from driftgate.models.source_model import ModelOutput, SourceModel
-from driftgate.rng import private_rng
+from driftgate.rng import DrawFrom
 from driftgate.types import DivergedError
 
 logger = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class GradientMethod(Method):
 
     def __init__(self, model: SourceModel, settings: MethodSettings) -> None:
         super().__init__(model, settings)
-        with private_rng(self.generator):
+        with DrawFrom(self.generator):
             self._modules = self.build_modules()
         self._optimizer = self._build_optimizer()
 

@@ -17,7 +17,7 @@ from driftgate.models.backbones import UNTRAINED, build_backbone
 from driftgate.models.input import PAPER_RESIZE, InputSpec, prepare
 from driftgate.models.spec import CUSTOM_BACKBONE, ModelSpec
 from driftgate.models.statistics import SourceStatistics
-from driftgate.rng import private_rng, seeded
+from driftgate.rng import DrawFrom, seeded
 from driftgate.types import DriftgateError
 
 KIND = "source-model"
@@ -144,18 +144,20 @@ class SourceModel(nn.Module):
         input_size: Sequence[int],
         feature_dim: int = 256,
         bottleneck: nn.Module | None = None,
+        generator: torch.Generator | None = None,
         **options: Any,
     ) -> SourceModel:
         """A backbone under a fresh bottleneck and weight-normed classifier, for ``driftgate.lab.pretrain`` to train.
 
-        The only way to a head that nobody trained; its weights are drawn as those of torch's own layers. ``options``
-        are those of ``SourceModel``.
+        The only way to a head that nobody trained; its weights are drawn from ``generator``, by default one of seed 0.
+        ``options`` are those of ``SourceModel``.
         """
         check_class_names(class_names)
         inputs = {name: value for name, value in options.items() if name in InputSpec.model_fields}
         shape = InputSpec.parse({"input_size": input_size, **inputs}).shape
-        bottleneck = bottleneck or Bottleneck(output_size(backbone, shape, "backbone"), feature_dim)
-        classifier = weight_normed_classifier(feature_dim, len(class_names))
+        with DrawFrom(generator or seeded(0)):
+            bottleneck = bottleneck or Bottleneck(output_size(backbone, shape, "backbone"), feature_dim)
+            classifier = weight_normed_classifier(feature_dim, len(class_names))
         return cls(
             backbone, classifier, class_names=class_names, input_size=input_size, bottleneck=bottleneck, **options
         )
@@ -175,20 +177,22 @@ class SourceModel(nn.Module):
 
         ``input_size`` and ``weights`` are those of ``build_backbone``: None for the backbone's own.
         """
-        with private_rng(seeded(seed)):
+        generator = seeded(seed)
+        with DrawFrom(generator):
             built = build_backbone(backbone, input_size=input_size, weights=weights)
-            return cls.untrained(
-                built.module,
-                class_names=class_names,
-                input_size=built.input_size,
-                mean=built.mean,
-                std=built.std,
-                resize=PAPER_RESIZE,
-                feature_dim=feature_dim,
-                flip=built.flip,
-                pretrained=built.pretrained,
-                backbone_name=backbone,
-            )
+        return cls.untrained(
+            built.module,
+            class_names=class_names,
+            input_size=built.input_size,
+            generator=generator,
+            mean=built.mean,
+            std=built.std,
+            resize=PAPER_RESIZE,
+            feature_dim=feature_dim,
+            flip=built.flip,
+            pretrained=built.pretrained,
+            backbone_name=backbone,
+        )
 
     @classmethod
     def from_spec(cls, spec: ModelSpec | dict[str, Any]) -> SourceModel:
@@ -199,17 +203,18 @@ class SourceModel(nn.Module):
                 "Expected a model for a checkpoint with your own backbone; build the network and pass it as `model`, "
                 "wrapped as it was."
             )
-        with private_rng(seeded(0)):
-            inputs = {name: getattr(spec, name) for name in InputSpec.model_fields}
-            return cls.untrained(
-                build_backbone(spec.backbone, input_size=spec.image_size, weights=UNTRAINED).module,
-                class_names=spec.class_names,
-                feature_dim=spec.feature_dim,
-                pretrained=spec.pretrained,
-                backbone_norm=spec.backbone_norm,
-                backbone_name=spec.backbone,
-                **inputs,
-            )
+        with DrawFrom(seeded(0)):
+            backbone = build_backbone(spec.backbone, input_size=spec.image_size, weights=UNTRAINED).module
+        inputs = {name: getattr(spec, name) for name in InputSpec.model_fields}
+        return cls.untrained(
+            backbone,
+            class_names=spec.class_names,
+            feature_dim=spec.feature_dim,
+            pretrained=spec.pretrained,
+            backbone_norm=spec.backbone_norm,
+            backbone_name=spec.backbone,
+            **inputs,
+        )
 
     def clone(self) -> SourceModel:
         """The same model again, for a method adapts its own in place; only for backbones known by name."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from driftgate.models.input import InputSpec
-from driftgate.rng import private_rng
+from driftgate.rng import DrawFrom
 
 
 class Augmentation:
@@ -43,9 +43,9 @@ class Augmentation:
     @torch.no_grad()
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """(N, C, H, W) in [0, 1] -> the same; draws from ``generator`` only."""
-        with private_rng(generator):
-            views = _chain(self.layers, images)
-            return torch.randn_like(views).mul_(self.noise).add_(views).clamp_(0.0, 1.0)
+        views = _chain(self.layers, images, generator)
+        noise = torch.randn(views.shape, generator=generator).to(views)
+        return noise.mul_(self.noise).add_(views).clamp_(0.0, 1.0)
 
 
 class StrongAugmentation:
@@ -75,8 +75,7 @@ class StrongAugmentation:
     @torch.no_grad()
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """(N, C, H, W) in [0, 1] -> the same; draws from ``generator`` only."""
-        with private_rng(generator):
-            return _chain(self.layers, images).clamp_(0.0, 1.0)
+        return _chain(self.layers, images, generator).clamp_(0.0, 1.0)
 
 
 class ImageViews:
@@ -96,8 +95,11 @@ class ImageViews:
         return StrongAugmentation(self.spec.image_size, flip=self.spec.flip, channels=self.spec.channels)
 
 
-def _chain(layers: Sequence[nn.Module], images: Tensor) -> Tensor:
+def _chain(layers: Sequence[nn.Module], images: Tensor, generator: torch.Generator) -> Tensor:
+    """The images through all layers; what they draw hangs on the shape alone, so only that runs under ``DrawFrom``."""
+    with DrawFrom(generator):
+        drawn = [layer.forward_parameters(images.shape) for layer in layers]
     views = images.clamp(0.0, 1.0)
-    for layer in layers:
-        views = layer(views)
+    for layer, parameters in zip(layers, drawn, strict=True):
+        views = layer(views, params=parameters)
     return views
