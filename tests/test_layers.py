@@ -23,6 +23,8 @@ LAYERS: list[set[str]] = [
     {"losses"},
     {"methods"},
     {"metrics"},
+    {"log"},
+    {"loggers"},
     {"stream"},
     {"lab"},
     {"lab.data"},

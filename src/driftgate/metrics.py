@@ -40,7 +40,7 @@ class HScore(Metric):
 
     def __init__(self, shared_classes: Sequence[int]) -> None:
         super().__init__()
-        self.shared_classes = torch.tensor(list(shared_classes))
+        self.shared_classes = torch.tensor(list(shared_classes), dtype=torch.int64)
         size = len(self.shared_classes) + 1
         self.add_state("correct", torch.zeros(size, dtype=torch.int64), dist_reduce_fx="sum")
         self.add_state("total", torch.zeros(size, dtype=torch.int64), dist_reduce_fx="sum")

@@ -7,15 +7,14 @@ import logging
 import math
 import platform
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from dataclasses import dataclass
 from importlib import metadata
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from driftgate.checkpoint import (
     CHECKPOINT_SECONDS,
@@ -26,11 +25,13 @@ from driftgate.checkpoint import (
     write_checkpoint,
     write_text,
 )
+from driftgate.log import Step, StreamLog, Tally
 from driftgate.methods.base import Method
 from driftgate.methods.persistence import method_info, method_tensors, restore_method
+from driftgate.models.input import labels_of
 from driftgate.resources import give_back_memory, peak_memory, reset_peak_memory, resident_memory
 from driftgate.shifts import ClassSplit, Shift
-from driftgate.types import UNKNOWN, UNLABELED, DriftgateError, Prediction, Stream
+from driftgate.types import UNKNOWN, UNLABELED, DriftgateError, Stream
 
 RECORD_FORMAT = 2
 """Since 2, peak memory is that above the loaded model."""
@@ -41,49 +42,23 @@ LONG_STREAM = 200
 logger = logging.getLogger(__name__)
 
 
-@dataclass
-class StreamLog:
-    """What happened to every sample and batch so far; enough to compute every metric and draw every curve."""
+Hook = Callable[[Step], None]
+"""Told of every step; ``driftgate.loggers`` has some."""
 
-    predictions: list[Tensor] = field(default_factory=list)
-    targets: list[Tensor] = field(default_factory=list)
-    classes: list[Tensor] = field(default_factory=list)
-    novelty: list[Tensor] = field(default_factory=list)
-    pseudo_labels: list[Tensor] = field(default_factory=list)
-    thresholds: list[Tensor] = field(default_factory=list)
-    unknown_share: list[Tensor] = field(default_factory=list)
-    seconds: list[Tensor] = field(default_factory=list)
 
-    def add(self, prediction: Prediction, targets: Tensor, seconds: float) -> None:
-        self.predictions.append(prediction.labels)
-        self.targets.append(targets)
-        self.classes.append(prediction.scores.argmax(dim=1))
-        self.novelty.append(prediction.novelty)
-        self.pseudo_labels.append(prediction.pseudo_labels)
-        self.thresholds.append(torch.tensor(prediction.thresholds, dtype=torch.float64))
-        self.unknown_share.append(torch.tensor(prediction.unknown_share, dtype=torch.float64))
-        self.seconds.append(torch.tensor(seconds, dtype=torch.float64))
+class SeenSplit(NamedTuple):
+    """What a labelled stream turned out to be, where no split was told: its classes, and the shift that makes."""
 
-    def __len__(self) -> int:
-        return len(self.predictions)
-
-    def tensors(self) -> dict[str, Tensor]:
-        """The log as tensors to save, batches end to end."""
-        sizes = torch.tensor([len(batch) for batch in self.predictions])
-        per_sample = {name: torch.cat(getattr(self, name)) for name in _PER_SAMPLE}
-        per_batch = {name: torch.stack(getattr(self, name)) for name in _PER_BATCH}
-        return {"sizes": sizes, **per_sample, **per_batch}
+    shift: Shift
+    shared_classes: tuple[int, ...]
 
     @classmethod
-    def from_tensors(cls, tensors: dict[str, Tensor]) -> StreamLog:
-        sizes = tensors["sizes"].tolist()
-        per_sample = {name: list(torch.split(tensors[name], sizes)) for name in _PER_SAMPLE}
-        per_batch = {name: list(tensors[name].unbind()) for name in _PER_BATCH}
-        return cls(**per_sample, **per_batch)
-
-
-_PER_SAMPLE = ("predictions", "targets", "classes", "novelty", "pseudo_labels")
-_PER_BATCH = ("thresholds", "unknown_share", "seconds")
+    def of(cls, log: StreamLog, num_classes: int) -> SeenSplit:
+        seen = torch.unique(torch.cat(log.targets)).tolist()
+        shared = tuple(label for label in seen if label >= 0)
+        if UNKNOWN not in seen:
+            return cls(Shift.PDA, shared)
+        return cls(Shift.ODA if len(shared) == num_classes else Shift.OPDA, shared)
 
 
 @dataclass(frozen=True)
@@ -95,8 +70,8 @@ class RunResult:
 
     @property
     def score(self) -> float:
-        """The shift's own score: accuracy for PDA, H-score otherwise."""
-        return float(self.record["metrics"][self.record["score"]])
+        """The shift's own score: accuracy for PDA, H-score otherwise; NaN for a stream without labels."""
+        return float(self.record["metrics"][self.record["score"]]) if self.record["metrics"] else math.nan
 
     def save(self, path: str | Path) -> None:
         """Write the record as JSON."""
@@ -110,32 +85,38 @@ def score_name(shift: Shift) -> str:
 
 def run_stream(
     method: Method,
-    stream: Stream,
-    split: ClassSplit,
+    stream: Stream | Iterable[Any],
+    split: ClassSplit | None = None,
     *,
     protocol: dict[str, Any] | None = None,
     checkpoint: str | Path | None = None,
     checkpoint_every: float = CHECKPOINT_SECONDS,
+    on_step: Hook | Sequence[Hook] = (),
     on_batch: Callable[[StreamLog], None] | None = None,
 ) -> RunResult:
-    """Run ``method`` over ``stream`` once and score it.
+    """Run ``method`` over ``stream`` once, and score it where labels are known.
 
     Args:
         method: adapted in place, batch by batch.
-        stream: batches of images and labels; the labels only score.
-        split: the class split, which says what is scored and how.
+        stream: anything that gives batches ``method.step`` takes: tensors, (x, y) pairs, dictionaries, a DataLoader.
+            Labels, a class of the model or ``UNKNOWN``, only score; without any the record tells what can be known
+            without: shares rejected, learned from and of each class, novelty and losses.
+        split: the class split, which says what is scored and how; None for what the labels show.
         protocol: anything to keep in the record about where the stream came from.
         checkpoint: file that holds method and log. If it is there, the run goes on from it, bit for bit as if it had
-            never stopped, provided that method, settings, split and protocol are the same. It is left in its place:
-            remove it once the result is safe.
+            never stopped, provided that method, settings, split and protocol are the same, and that the stream gives
+            the same batches again: those done are drawn and left. It is left in its place: remove it once the result
+            is safe.
         checkpoint_every: seconds between two checkpoints; 0 for one after each batch.
+        on_step: called after each batch with the step, one function or several; see ``driftgate.loggers``.
         on_batch: called after each batch with the log so far.
     """
-    if split.num_source != method.model.num_classes:
+    if split is not None and split.num_source != method.model.num_classes:
         raise DriftgateError(
             f"Expected a split with {method.model.num_classes} source classes, as the model has, but {split} has "
             f"{split.num_source}."
         )
+    stream = stream if isinstance(stream, Stream) else PlainStream(stream)
     identity = _identity(method, stream, split, protocol or {})
     log = StreamLog()
     if checkpoint is not None and Path(checkpoint).exists():
@@ -144,10 +125,10 @@ def run_stream(
     loaded = resident_memory() or 0
     reset_peak_memory()
     pace = Pace(checkpoint_every)
-    for batch in stream.batches(start=len(log)):
-        started = time.perf_counter()
-        prediction = method.step(batch.images)
-        log.add(prediction, batch.labels, time.perf_counter() - started)
+    for step in _steps(method, stream, len(log)):
+        log.add(step)
+        for hook in [on_step] if callable(on_step) else on_step:
+            hook(step)
         if on_batch is not None:
             on_batch(log)
         if checkpoint is not None and pace.due():
@@ -158,14 +139,45 @@ def run_stream(
     return RunResult({**record, "peak_memory_bytes": max(peak_memory() - loaded, 0)}, log)
 
 
-def evaluate(log: StreamLog, split: ClassSplit, first: int = 0, last: int | None = None) -> dict[str, float]:
-    """All metrics over the batches ``first`` to ``last`` of a log; NaN where a metric has nothing to measure."""
+def stream_steps(method: Method, stream: Stream | Iterable[Any]) -> Iterator[Step]:
+    """The steps of ``method`` over ``stream``, one by one, for a loop of your own; nothing of them is kept."""
+    return _steps(method, stream if isinstance(stream, Stream) else PlainStream(stream), 0)
+
+
+def _steps(method: Method, stream: Stream, start: int) -> Iterator[Step]:
+    spec, num_classes = method.model.spec, method.model.num_classes
+    for number, batch in enumerate(stream.batches(start=start), start + 1):
+        targets = labels_of(batch, spec, num_classes)  # first: a bad batch must not be learned from
+        started = time.perf_counter()
+        prediction = method.step(batch)
+        yield Step(number, prediction, targets, time.perf_counter() - started, batch)
+
+
+class PlainStream(Stream):
+    """Any iterable as a stream; what is before ``start`` is drawn and left."""
+
+    def __init__(self, batches: Iterable[Any]) -> None:
+        self.source = batches
+
+    def __len__(self) -> int:
+        return len(self.source) if isinstance(self.source, Sized) else 0
+
+    def batches(self, start: int = 0) -> Iterator[Any]:
+        return islice(iter(self.source), start, None)
+
+
+def evaluate(
+    log: StreamLog, split: ClassSplit | SeenSplit, first: int = 0, last: int | None = None
+) -> dict[str, float]:
+    """All metrics over the labelled samples of batches ``first`` to ``last``; NaN for one with nothing to measure."""
     # Imported where a stream is scored: torchmetrics takes as long to import as torch, and a step needs none of it.
     from driftgate.metrics import HScore, OnlineAccuracy, best_threshold, novelty_auroc
 
     predictions, targets, classes, novelty = (
         torch.cat(getattr(log, name)[first:last]) for name in ("predictions", "targets", "classes", "novelty")
     )
+    labelled = targets != UNLABELED
+    predictions, targets, classes, novelty = (part[labelled] for part in (predictions, targets, classes, novelty))
     accuracy, h_score = OnlineAccuracy(), HScore(split.shared_classes)
     accuracy.update(predictions, targets)
     h_score.update(predictions, targets)
@@ -173,24 +185,26 @@ def evaluate(log: StreamLog, split: ClassSplit, first: int = 0, last: int | None
     if split.shift is not Shift.PDA:
         metrics |= {name: float(value) for name, value in h_score.compute().items()}
         metrics["auroc"] = novelty_auroc(novelty, targets)
-    metrics["best_threshold_score"] = best_threshold(novelty, classes, targets, split.shared_classes)[0]
+    best = best_threshold(novelty, classes, targets, split.shared_classes)[0] if len(targets) else math.nan
+    metrics["best_threshold_score"] = best
     return metrics
 
 
-def running_scores(log: StreamLog, split: ClassSplit) -> list[float]:
+def running_scores(log: StreamLog, split: ClassSplit | SeenSplit) -> list[float]:
     """The shift's score after each batch, over all samples up to it."""
     from driftgate.metrics import HScore, OnlineAccuracy
 
     metric = OnlineAccuracy() if split.shift is Shift.PDA else HScore(split.shared_classes)
     scores = []
     for predictions, targets in zip(log.predictions, log.targets, strict=True):
-        metric.update(predictions, targets)
+        labelled = targets != UNLABELED
+        metric.update(predictions[labelled], targets[labelled])
         value = metric.compute()
         scores.append(float(value["h_score"] if isinstance(value, dict) else value))
     return scores
 
 
-def part_scores(log: StreamLog, split: ClassSplit, parts: int) -> list[float]:
+def part_scores(log: StreamLog, split: ClassSplit | SeenSplit, parts: int) -> list[float]:
     """The shift's score over each of ``parts`` equal stretches of the stream; NaN for one without a batch."""
     score = score_name(split.shift)
     ends = [len(log) * number // parts for number in range(parts + 1)]
@@ -203,11 +217,12 @@ def used_share(log: StreamLog) -> list[float]:
 
 
 def share_series(log: StreamLog) -> dict[str, list[float]]:
-    """Shares of each batch: truly unknown, predicted as unknown and, for a method that estimates it, the estimate."""
-    found = {
-        "true_share": [float((labels == UNKNOWN).double().mean()) for labels in log.targets],
-        "rejected_share": [float((labels == UNKNOWN).double().mean()) for labels in log.predictions],
-    }
+    """Shares of each batch: truly unknown, where there are labels, predicted as unknown and, for a method that
+    estimates it, the estimate."""
+    found = {"rejected_share": [float((labels == UNKNOWN).double().mean()) for labels in log.predictions]}
+    if log.has_labels:
+        truth = [labels[labels != UNLABELED] for labels in log.targets]
+        found = {"true_share": [float((labels == UNKNOWN).double().mean()) for labels in truth], **found}
     estimates = torch.stack(log.unknown_share)
     return found if bool(estimates.isnan().all()) else {**found, "estimated_share": estimates.tolist()}
 
@@ -224,14 +239,12 @@ def mean_shares(log: StreamLog) -> dict[str, float]:
 
 
 def _record(
-    method: Method, log: StreamLog, split: ClassSplit, protocol: dict[str, Any], skipped: list[str]
+    method: Method, log: StreamLog, split: ClassSplit | None, protocol: dict[str, Any], skipped: list[str]
 ) -> dict[str, Any]:
-    from driftgate.metrics import DEFINITIONS
-
-    score = score_name(split.shift)
-    metrics = evaluate(log, split)
     seconds = torch.stack(log.seconds)
     thresholds = torch.stack(log.thresholds).tolist()
+    scored = _scores(log, split, method.model.num_classes)
+    running = scored.pop("running_score")
     record: dict[str, Any] = {
         "format": RECORD_FORMAT,
         "method": method.name,
@@ -239,23 +252,21 @@ def _record(
         "model": method.model.spec.model_dump(mode="json"),
         "protocol": {
             **protocol,
-            "shift": split.shift.value,
-            "split": str(split),
-            "class_order": split.order,
+            "shift": scored.pop("shift"),
+            "split": None if split is None else str(split),
+            "class_order": None if split is None else split.order,
             "batches": len(log),
             "samples": int(sum(len(batch) for batch in log.targets)),
             "skipped": list(skipped),
         },
-        "score": score,
-        "metrics": metrics,
-        "halves": part_scores(log, split, 2),
-        "tenths": part_scores(log, split, 10),
+        **scored,
         "shares": mean_shares(log),
-        "definitions": {name: DEFINITIONS[name] for name in metrics},
+        "without_labels": Tally.of(log, method.model.spec.class_names).as_dict(),
         "series": {
-            "running_score": running_scores(log, split),
+            **running,
             "used_share": used_share(log),
             **share_series(log),
+            **{f"loss_{name}": values for name, values in log.losses.items()},
             "tau_known": [row[0] for row in thresholds],
             "tau_unknown": [row[1] for row in thresholds],
             "tau": [row[2] for row in thresholds],
@@ -266,6 +277,27 @@ def _record(
     }
     finite: dict[str, Any] = _without_nan(record)
     return finite
+
+
+def _scores(log: StreamLog, split: ClassSplit | None, num_classes: int) -> dict[str, Any]:
+    """What only labels can tell, for the record; empty places without any."""
+    from driftgate.metrics import DEFINITIONS
+
+    if not log.has_labels:
+        shift = None if split is None else split.shift.value
+        nothing = {"metrics": {}, "halves": [], "tenths": [], "definitions": {}}
+        return {"shift": shift, "score": None, **nothing, "running_score": {}}
+    scored = SeenSplit.of(log, num_classes) if split is None else split
+    metrics = evaluate(log, scored)
+    return {
+        "shift": scored.shift.value,
+        "score": score_name(scored.shift),
+        "metrics": metrics,
+        "halves": part_scores(log, scored, 2),
+        "tenths": part_scores(log, scored, 10),
+        "definitions": {name: DEFINITIONS[name] for name in metrics},
+        "running_score": {"running_score": running_scores(log, scored)},
+    }
 
 
 def versions() -> dict[str, str]:
@@ -293,12 +325,12 @@ def _without_nan(value: Any) -> Any:
     return value
 
 
-def _identity(method: Method, stream: Stream, split: ClassSplit, protocol: dict[str, Any]) -> dict[str, Any]:
+def _identity(method: Method, stream: Stream, split: ClassSplit | None, protocol: dict[str, Any]) -> dict[str, Any]:
     """What must be the same for a run to be the continuation of another; as it comes back from JSON."""
     facts = {
         **method_info(method),
         "protocol": protocol,
-        "split": f"{split} {split.order}",
+        "split": None if split is None else f"{split} {split.order}",
         "batches": len(stream),
     }
     identity: dict[str, Any] = json.loads(json.dumps(facts))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -51,6 +51,8 @@ class Prediction:
         pseudo_labels: (N,) int64, what the step learns from: source class, ``UNKNOWN`` or ``UNLABELED``.
         thresholds: the thresholds on ``novelty`` that made ``labels`` and ``pseudo_labels``.
         unknown_share: the method's own estimate of the share of unknown samples in the stream; NaN if it makes none.
+        losses: what the step minimised, by name: scalars without gradient whose sum it was; empty where it learned
+            nothing.
     """
 
     labels: Tensor
@@ -59,6 +61,7 @@ class Prediction:
     pseudo_labels: Tensor
     thresholds: Thresholds
     unknown_share: float = math.nan
+    losses: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -71,6 +74,7 @@ class Batch(NamedTuple):
     labels: Tensor
 
 
+@runtime_checkable
 class Stream(Protocol):
     """Batches in an order fixed by the seed; can start anywhere, so that a stopped run can go on.
 

@@ -14,12 +14,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from driftgate.models.pictures import to_grey, to_rgb, upright
-from driftgate.types import DriftgateError
+from driftgate.types import UNKNOWN, UNLABELED, DriftgateError
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 KEYS = ("pixel_values", "images", "image", "inputs", "features", "x")
 """Under which of these names a loader's dictionary holds the samples; the first is transformers'."""
+LABEL_KEYS = ("labels", "label", "targets", "target", "y")
+"""And under which of these the labels, if it has any."""
 TOLERANCE = 1e-3
 """How far outside its range a pixel may lie, as a share of the range: resizing overshoots a little."""
 
@@ -141,6 +143,38 @@ def prepare(batch: Any, spec: InputSpec) -> Tensor:
         if isinstance(samples, list | tuple):
             return _stacked(samples, spec)
         return _checked(_tensor(samples, spec, batched=True), spec)
+
+
+def labels_of(batch: Any, spec: InputSpec, num_classes: int) -> Tensor | None:
+    """The labels (N,) int64 of a loader's batch, on the CPU: a class, ``UNKNOWN`` or ``UNLABELED``; None without any.
+
+    They are what stands behind the samples in a pair, or under one of ``LABEL_KEYS`` in a dictionary.
+    """
+    samples = _samples_of(batch, spec)
+    if isinstance(batch, Mapping):
+        found = next((batch[key] for key in LABEL_KEYS if key in batch), None)
+    else:
+        found = batch[1] if samples is not batch and len(batch) > 1 else None
+    if found is None:
+        return None
+    try:
+        labels = torch.as_tensor(found).detach().cpu()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DriftgateError(
+            f"Expected labels (N,) as integers but got {type(found).__name__}; leave others out."
+        ) from error
+    if labels.dtype not in INTEGERS or labels.shape != (len(samples),):
+        raise DriftgateError(
+            f"Expected {len(samples)} labels as integers, one a sample, but got {labels.dtype} {tuple(labels.shape)}; "
+            "leave others out."
+        )
+    low, high = (int(end) for end in labels.aminmax()) if len(labels) else (0, 0)
+    if low < UNLABELED or high >= num_classes:
+        raise DriftgateError(
+            f"Expected labels from 0 to {num_classes - 1}, or {UNKNOWN} (driftgate.UNKNOWN) for every other class, but "
+            f"got {high if high >= num_classes else low}; map classes the model does not have to UNKNOWN."
+        )
+    return labels.long()
 
 
 def _samples_of(batch: Any, spec: InputSpec) -> Any:
