@@ -15,6 +15,7 @@ import driftgate
 ROOT = Path(driftgate.__file__).parent
 LAYERS: list[set[str]] = [
     {"types"},
+    {"files"},
     {"rng", "checkpoint", "resources", "extras", "moved", "shifts"},
     {"models"},
     {"views"},

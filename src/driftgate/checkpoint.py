@@ -1,28 +1,50 @@
 """Checkpoints: tensors in safetensors, everything else as JSON in its metadata; nothing is ever unpickled.
 
-Files are written under a temporary name, put on the disk and renamed, so that a killed process or a power cut leaves
-the old file or the new one.
+Every tensor has its checksum in the metadata, and the metadata have theirs: a file that changed since it was written
+is refused.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import tempfile
+import logging
+import struct
 import time
-from collections.abc import Callable
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+import torch
+from safetensors import safe_open
 from torch import Tensor
 
+from driftgate.files import write_atomically
+from driftgate.files import write_text as write_text  # noqa: PLC0414  # its old place
 from driftgate.types import DriftgateError
 
 FORMAT = 1
-KEY = "driftgate"
+KEY, SUM_KEY = "driftgate", "driftgate-checksum"
+"""Where a file's metadata hold the JSON document, and the checksum of that document."""
+SUMS = "checksums"
+"""Where the document holds the checksum of each tensor."""
+LONGEST_REASON = 300
+DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+"""What safetensors calls the types a checkpoint may hold."""
 
+logger = logging.getLogger(__name__)
 
 CHECKPOINT_SECONDS = 120.0
 """Between two checkpoints of a run or training: what a kill costs at most. One of ResNet-50 is written in a second."""
@@ -49,71 +71,95 @@ class Pace:
 
 def write_checkpoint(path: str | Path, kind: str, tensors: dict[str, Tensor], info: dict[str, Any]) -> None:
     """Write ``tensors`` and the JSON-able ``info`` as a checkpoint of the given ``kind``."""
-    # A copy of each: safetensors refuses views that share memory, and channels_last tensors are not contiguous.
-    plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    document = json.dumps({"format": FORMAT, "kind": kind, **info})
-    write_atomically(path, lambda temporary: save_file(plain, temporary, metadata={KEY: document}))
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    sums = {name: checksum(tensor) for name, tensor in plain.items()}
+    document = json.dumps({"format": FORMAT, "kind": kind, **info, SUMS: sums})
+    metadata = {KEY: document, SUM_KEY: f"{zlib.crc32(document.encode()):08x}"}
+    write_atomically(path, lambda temporary: _save(temporary, plain, metadata))
+
+
+def _save(path: str, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
+    """Write a safetensors file into the file at ``path``.
+
+    The library's own ``save_file`` writes under a name of its own choice first, which a kill leaves behind for ever,
+    and copies every tensor. The format: length of the header, a JSON header with types, shapes and places, then the
+    bytes; wide types first, so that every tensor lies where its type may.
+    """
+    ordered = sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0]))
+    header: dict[str, Any] = {"__metadata__": metadata}
+    end = 0
+    for name, tensor in ordered:
+        start, end = end, end + tensor.numel() * tensor.element_size()
+        header[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for _, tensor in ordered:
+            file.write(_bytes(tensor))
+
+
+def _bytes(tensor: Tensor) -> memoryview:
+    """The bytes of a contiguous tensor, without a copy."""
+    return tensor.reshape(-1).view(torch.uint8).numpy().data
 
 
 def read_checkpoint(path: str | Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors and info of a checkpoint; refuses files that are something else."""
+    """Tensors and info of a checkpoint; refuses files that are something else, or not what was written."""
     if not Path(path).is_file():
         found = "it is a folder" if Path(path).is_dir() else "there is no such file"
         raise DriftgateError(f"Expected a checkpoint at {path} but {found}.")
-    try:
+    with foreign_content(path):
         with safe_open(path, framework="pt") as file:
-            document = (file.metadata() or {}).get(KEY)
+            metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise DriftgateError(f"Expected a driftgate checkpoint at {path} but it cannot be read: {error}") from error
-    if document is None:
-        raise DriftgateError(f"Expected a driftgate checkpoint at {path} but it carries no driftgate metadata.")
-    try:
-        info = json.loads(document)
-    except json.JSONDecodeError as error:
-        raise DriftgateError(
-            f"Expected a driftgate checkpoint at {path} but its metadata is broken: {error}."
-        ) from error
+        if KEY not in metadata:
+            raise DriftgateError(f"Expected a driftgate checkpoint at {path} but it carries no driftgate metadata.")
+        info = json.loads(metadata[KEY])
     if not isinstance(info, dict) or info.get("format") != FORMAT:
         raise DriftgateError(
             f"Expected checkpoint format {FORMAT} but {path} has another; use the driftgate that wrote it."
         )
     if info.get("kind") != kind:
         raise DriftgateError(f"Expected a checkpoint of kind {kind!r} but {path} holds {info.get('kind')!r}.")
+    _check_sums(path, tensors, metadata, info.pop(SUMS, None))
     return tensors, info
 
 
-def write_atomically(path: str | Path, write: Callable[[str], object], *, durable: bool = True) -> None:
-    """Let ``write`` fill a temporary file beside ``path``, then rename it; on failure nothing is left behind.
+def checksum(tensor: Tensor) -> str:
+    """CRC-32 of kind, shape and bytes: it finds every flipped bit. No signature: who writes the file writes it too."""
+    head = f"{tensor.dtype} {tuple(tensor.shape)}".encode()
+    return f"{zlib.crc32(_bytes(tensor.contiguous()), zlib.crc32(head)):08x}"
 
-    ``durable`` waits until the content is on the disk; without it, a power cut may leave an empty file.
-    """
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=target.suffix)
-    os.close(handle)
+
+def _check_sums(path: str | Path, tensors: dict[str, Tensor], metadata: dict[str, str], sums: Any) -> None:
+    if sums is None and SUM_KEY not in metadata:
+        logger.warning("%s was written before checkpoints had checksums: whether it is damaged cannot be told.", path)
+        return
+    damaged = "its metadata" if metadata.get(SUM_KEY) != f"{zlib.crc32(metadata[KEY].encode()):08x}" else None
+    if damaged is None and isinstance(sums, dict):
+        differing = {name for name, tensor in tensors.items() if sums.get(name) != checksum(tensor)}
+        damaged = next((repr(name) for name in sorted(differing | (sums.keys() ^ tensors.keys()))), None)
+    if damaged is not None or not isinstance(sums, dict):
+        raise DriftgateError(
+            f"Expected {path} as it was written but {damaged or 'its metadata'} has changed since: the file is "
+            "damaged; take a copy of it."
+        )
+
+
+@contextmanager
+def foreign_content(path: str | Path) -> Iterator[None]:
+    """Where a file is interpreted: whatever stumbles over its content becomes one ``DriftgateError`` that names it."""
     try:
-        write(temporary)
-        if durable:
-            with open(temporary, "rb+") as file:
-                os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp lets nobody else read, which is right only while it is written
-        os.replace(temporary, target)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        yield
+    except DriftgateError:
         raise
-
-
-def _umask() -> int:
-    """The process's mask of permissions; it can only be read by setting it."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
-def write_text(path: str | Path, text: str, *, durable: bool = True) -> None:
-    """Write a text file atomically; see ``write_atomically``."""
-    write_atomically(path, lambda temporary: Path(temporary).write_text(text, encoding="utf-8"), durable=durable)
+    except Exception as error:  # damaged and hostile files raise almost anything, from KeyError to RecursionError
+        reason = " ".join(str(error).split())
+        raise DriftgateError(
+            f"Expected a driftgate checkpoint at {path} but it cannot be read ({type(error).__name__}: "
+            f"{reason[:LONGEST_REASON]}); take a copy of it, or make it again."
+        ) from error
 
 
 def with_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

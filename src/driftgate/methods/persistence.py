@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from driftgate.checkpoint import read_checkpoint, under_prefix, with_prefix, write_checkpoint
-from driftgate.methods.base import Method, create
+from driftgate.checkpoint import foreign_content, read_checkpoint, under_prefix, with_prefix, write_checkpoint
+from driftgate.methods.base import Method, create, resolve_settings
 from driftgate.models.source_model import STATISTICS
 from driftgate.models.spec import ModelSpec
 from driftgate.models.statistics import SourceStatistics
@@ -68,17 +68,22 @@ def load_method(path: str | Path, *, model: nn.Module | None = None, views: View
     tensors, info = read_checkpoint(path, KIND)
     if not {"method", "settings", "model"} <= info.keys():
         raise DriftgateError(f"Expected a saved method at {path} but its metadata is incomplete.")
-    model = model_for(ModelSpec.parse(info["model"]), model, path)
-    if views is None and info.get("views") not in (None, *KINDS):
-        raise DriftgateError(f"Expected views= for {path}, which was saved with views of your own.")
-    # Before the method is made: some refuse a model without.
-    model.statistics = model.statistics or SourceStatistics.from_tensors(under_prefix(f"model.{STATISTICS}", tensors))
-    method = create(info["method"], model, views=info.get("views") if views is None else views, **info["settings"])
-    try:
-        restore_method(method, tensors)
-    except (RuntimeError, KeyError) as error:
-        reason = " ".join(str(error).split())
-        raise DriftgateError(f"Expected the weights of {model.spec.backbone!r} in {path}: {reason}") from error
+    with foreign_content(path):
+        spec = ModelSpec.parse(info["model"])
+        spec.check_size(tensors, path)
+        model = model_for(spec, model, path)
+        if views is None and info.get("views") not in (None, *KINDS):
+            raise DriftgateError(f"Expected views= for {path}, which was saved with views of your own.")
+        # Before the method is made: some refuse a model without.
+        statistics = SourceStatistics.from_tensors(under_prefix(f"model.{STATISTICS}", tensors))
+        model.statistics = model.statistics or statistics
+        resolve_settings(info["method"], None, info["settings"])  # nothing but settings may come in by their name
+        method = create(info["method"], model, views=info.get("views") if views is None else views, **info["settings"])
+        try:
+            restore_method(method, tensors)
+        except (RuntimeError, KeyError) as error:
+            reason = " ".join(str(error).split())
+            raise DriftgateError(f"Expected the weights of {model.spec.backbone!r} in {path}: {reason}") from error
     return method
 
 

@@ -25,6 +25,8 @@ LABEL_KEYS = ("labels", "label", "targets", "target", "y")
 TOLERANCE = 1e-3
 """How far outside its range a pixel may lie, as a share of the range: resizing overshoots a little."""
 
+LARGEST_SIDE = 4096
+"""Of the pictures a model takes: a file that claims more must not make this machine reserve all its memory."""
 
 Interpolation = Literal["bilinear", "bicubic"]
 
@@ -64,7 +66,7 @@ class InputSpec(BaseModel):
         flip: whether a mirrored picture still shows the same class; views follow it.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     input_size: tuple[int, int] | tuple[int]
     channels: int = Field(default=3, ge=1)
@@ -90,6 +92,8 @@ class InputSpec(BaseModel):
     def _check_input(self) -> InputSpec:
         if min(self.std, default=0.0) <= 0 or min(self.input_size) < 1:
             raise ValueError("std and input_size must be positive")
+        if len(self.input_size) == 2 and max(self.input_size) > LARGEST_SIDE:
+            raise ValueError(f"pictures may have sides of at most {LARGEST_SIDE} pixels")
         sizes = (1, self.shape[0])
         if len(self.mean) not in sizes or len(self.std) not in sizes:
             raise ValueError(f"mean and std must have 1 number or {self.shape[0]}")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
-from driftgate.checkpoint import read_checkpoint, under_prefix, with_prefix, write_checkpoint
+from driftgate.checkpoint import foreign_content, read_checkpoint, under_prefix, with_prefix, write_checkpoint
 from driftgate.models.backbones import UNTRAINED, build_backbone
 from driftgate.models.input import PAPER_RESIZE, InputSpec, prepare
 from driftgate.models.spec import CUSTOM_BACKBONE, ModelSpec
@@ -230,14 +230,16 @@ class SourceModel(nn.Module):
     def load(cls, path: str | Path, *, model: SourceModel | None = None) -> SourceModel:
         """A model as it was saved. ``model``, a fresh one to fill, is needed only around the user's own backbone."""
         tensors, info = read_checkpoint(path, KIND)
-        spec = ModelSpec.parse(info["model"])
-        model = model or cls.from_spec(spec)
-        spec.check_same(model.spec, path)
-        try:
-            model.load_state_dict(tensors)
-        except RuntimeError as error:
-            reason = " ".join(str(error).split())
-            raise DriftgateError(f"Expected the weights of {spec.backbone!r} in {path}: {reason}") from error
+        with foreign_content(path):
+            spec = ModelSpec.parse(info["model"])
+            spec.check_size(tensors, path)
+            model = model or cls.from_spec(spec)
+            spec.check_same(model.spec, path)
+            try:
+                model.load_state_dict(tensors)
+            except RuntimeError as error:
+                reason = " ".join(str(error).split())
+                raise DriftgateError(f"Expected the weights of {spec.backbone!r} in {path}: {reason}") from error
         return model
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, model_validator
+from torch import Tensor
 
 from driftgate.models.input import InputSpec
 from driftgate.types import DriftgateError
@@ -49,6 +51,15 @@ class ModelSpec(InputSpec):
         """Refuse a model of another spec for the file this one was read from."""
         if other != self:
             raise DriftgateError(f"Expected a model for {path} with {self.differences(other)}.")
+
+    def check_size(self, tensors: Mapping[str, Tensor], path: str | Path) -> None:
+        """Refuse a file that promises a larger network than it has numbers for, before memory is taken for it."""
+        needed, there = self.num_classes * self.feature_dim, sum(tensor.numel() for tensor in tensors.values())
+        if needed > there:
+            raise DriftgateError(
+                f"Expected at least {needed} numbers in {path} for {self.num_classes} classes of {self.feature_dim} "
+                f"features but there are {there}; the file is not what it says."
+            )
 
     def differences(self, other: ModelSpec) -> str:
         """What differs between this (expected) and the ``other`` (found) spec, for a person; empty if nothing does."""
