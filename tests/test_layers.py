@@ -24,6 +24,7 @@ LAYERS: list[set[str]] = [
     {"methods"},
     {"metrics"},
     {"stream"},
+    {"guard"},
     {"lab"},
     {"lab.data"},
     {"lab.pretrain"},
