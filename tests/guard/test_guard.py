@@ -103,7 +103,7 @@ def test_a_network_that_diverged_is_put_back(tmp_path: Path, monkeypatch: pytest
     guard = Guard(method, tmp_path)
     healthy = state_of(method)
 
-    def diverge(batch: object) -> None:
+    def diverge(batch: object, **_: object) -> None:
         with torch.no_grad():
             next(method.model.parameters()).fill_(torch.nan)
         raise DivergedError("left the numbers")

@@ -140,17 +140,25 @@ class Guard:
         self._look = 0
         self._alarms = 0
 
-    def step(self, batch: Any) -> Prediction:
+    def step(self, batch: Any, *, on_prediction: Callable[[Prediction], None] | None = None) -> Prediction:
         """Predict the batch and, while all is well, learn from it. Never raises for a network that diverged: it goes
-        back instead. A batch that is refused changes nothing, as ever."""
+        back instead. A batch that is refused changes nothing, as ever. ``on_prediction`` as for a method."""
+        told: list[Prediction] = []
+
+        def tell(prediction: Prediction) -> None:
+            if not told and on_prediction is not None:
+                on_prediction(prediction)
+            told.append(prediction)
+
         with self._lock:
-            if self._mode in ("stopped", "frozen"):
-                return self.method.predict(batch)
-            try:
-                return self.method.step(batch)
-            except DivergedError as error:
-                self._alarm("finite", str(error))
-                return self.method.predict(batch)
+            if self._mode not in ("stopped", "frozen"):
+                try:
+                    return self.method.step(batch, on_prediction=tell)
+                except DivergedError as error:
+                    self._alarm("finite", str(error))
+            prediction = told[0] if told else self.method.predict(batch)
+            tell(prediction)
+            return prediction
 
     def predict(self, batch: Any) -> Prediction:
         """The same answer without learning and without being watched: changes nothing."""
