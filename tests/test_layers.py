@@ -25,6 +25,7 @@ LAYERS: list[set[str]] = [
     {"metrics"},
     {"stream"},
     {"guard"},
+    {"serve"},
     {"lab"},
     {"lab.data"},
     {"lab.pretrain"},
