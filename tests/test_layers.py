@@ -27,6 +27,8 @@ LAYERS: list[set[str]] = [
     {"log"},
     {"loggers"},
     {"stream"},
+    {"guard"},
+    {"serve"},
     {"lab"},
     {"lab.data"},
     {"lab.pretrain"},

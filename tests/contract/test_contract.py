@@ -253,3 +253,37 @@ def sure_model() -> driftgate.SourceModel:
     with torch.no_grad():
         model.classifier.weight = model.classifier.weight * (4.0 / model(images_of(16, 0)).logits.std())
     return model
+
+
+LEARNS_FIRST = {"adacontrast", "owttt"}
+"""They answer only once they have learned."""
+
+
+def test_the_prediction_is_told_once_and_before_the_weights_move(name: str) -> None:
+    method, plain = make(name), make(name)
+    images = images_of(20, seed=5)
+    before = {key: value.clone() for key, value in method.model.named_parameters()}
+    told: list[Prediction] = []
+    moved: list[bool] = []
+
+    def listen(prediction: Prediction) -> None:
+        told.append(prediction)
+        moved.append(any(not torch.equal(before[key], value) for key, value in method.model.named_parameters()))
+
+    returned = method.step(images, on_prediction=listen)
+    assert len(told) == 1
+    assert_same(told[0], returned)
+    assert_same(plain.step(images), returned)
+    assert_same_state(method, plain)
+    assert VARIANTS[name][0] in LEARNS_FIRST or moved == [False]
+    method.step(images)
+    assert len(told) == 1
+
+
+def test_whoever_waited_for_a_refused_batch_is_not_told_of_the_next(name: str) -> None:
+    method = make(name)
+    told: list[Prediction] = []
+    with pytest.raises(DriftgateError):
+        method.step(torch.full((4, 3, 8, 8), math.nan), on_prediction=told.append)
+    method.step(images_of(20, seed=5))
+    assert told == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -49,6 +49,7 @@ class Method(ABC):
         self.steps = 0
         self.generator = seeded(settings.seed)
         self.views: Views = choose_views(None, model.spec)
+        self._on_prediction: Callable[[Prediction], None] | None = None
         self.model.eval()
 
     def network(self) -> nn.Module:
@@ -65,20 +66,33 @@ class Method(ABC):
         with torch.inference_mode(False):
             return self._predict_only(_plain(inputs))
 
-    def step(self, batch: Any) -> Prediction:
-        """Predict the batch, then learn from it; labels in it are not looked at."""
+    def step(self, batch: Any, *, on_prediction: Callable[[Prediction], None] | None = None) -> Prediction:
+        """Predict the batch, then learn from it; labels in it are not looked at.
+
+        ``on_prediction`` is called with the prediction as soon as it stands: before the learning where the method says
+        so with ``_tell``, else after it. Whoever waits for the answer need not wait for the learning.
+        """
         inputs = self.model.prepare(batch)
         self.model.eval()
         random_state = self.generator.get_state()
+        self._on_prediction = on_prediction
         # Learning needs gradients, also where the caller has switched them off around the whole service.
         with torch.inference_mode(False), torch.enable_grad(), preserved_buffers(self.model, on_error_only=True):
             try:
                 prediction = self._step(_plain(inputs))
             except BaseException:
                 self.generator.set_state(random_state)
+                self._on_prediction = None
                 raise
         self.steps += 1
+        self._tell(prediction)
         return prediction
+
+    def _tell(self, prediction: Prediction) -> None:
+        """Hand out the prediction of the step under way, once; what comes after it only learns."""
+        tell, self._on_prediction = self._on_prediction, None
+        if tell is not None:
+            tell(prediction)
 
     @abstractmethod
     def _predict(self, images: Tensor) -> Prediction:

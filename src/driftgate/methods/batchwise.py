@@ -69,6 +69,7 @@ class BatchwiseMethod(GradientMethod, Generic[Lesson]):
     def _step(self, images: Tensor) -> Prediction:
         with torch.no_grad():
             prediction, lesson = self._predict_and_study(images)
+        self._tell(prediction)
         passes = self._passes()
         output = self._forward(passes, images)
         self._learn(passes, self._loss(output, self._complete(lesson, output)))

@@ -125,6 +125,7 @@ class COMET(GradientMethod):
         passes = self._passes()
         output = self._forward(passes, images, last=False)
         prediction = self._assess(output, self.teacher.forward(images))
+        self._tell(prediction)
         view = self._forward(passes, self.views.weak(images, self.generator))
         prototypes = self.prototypes.clone()
         prototypes.update(output.features, prediction.pseudo_labels)

@@ -253,6 +253,7 @@ class GMM(GradientMethod):
             return self._adapt(images)
         with torch.no_grad():
             prediction = self._answer_few(images)
+        self._tell(prediction)
         waiting = torch.cat([self.waiting, images])
         if len(waiting) >= self.settings.min_batch:
             self._adapt(waiting)
@@ -276,6 +277,7 @@ class GMM(GradientMethod):
             restore_buffers(self.model, buffers)
             self.calm = calm
             return replace(prediction, pseudo_labels=torch.full_like(prediction.labels, UNLABELED))
+        self._tell(prediction)
         view = self._second_view(passes, images)
         self._learn(passes, self._loss(output.logits, reduced, view, prediction.pseudo_labels, mixture.means))
         self.mixture, self.gate, self.calm = mixture, gate, calm

@@ -113,6 +113,7 @@ class GMMCOMET(GMM):
         teacher = self.teacher.forward(images)
         mixture, gate = self.mixture.clone(), self.gate.clone()
         prediction = self._assess_together(student, teacher, mixture, gate)
+        self._tell(prediction)
         # Without a contrastive loss nobody looks at a second view, unless batch norm follows it.
         again = contrastive or self.settings.batch_norm == "batch"
         view = self._second_view(passes, images) if again else reduced

@@ -48,5 +48,6 @@ class Tent(GradientMethod):
         logits = self._forward(passes, images).logits
         # Predicted by the pass it learns from, before the weights move: one forward pass a step, as in the paper.
         prediction = entropy_prediction(logits.detach(), self.settings.threshold)
+        self._tell(prediction)
         self._learn(passes, mean_entropy(logits))
         return prediction

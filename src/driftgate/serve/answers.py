@@ -1,0 +1,109 @@
+"""What the engine says: an answer a sample, and a report a batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from driftgate.guard import Health
+from driftgate.types import UNKNOWN, UNLABELED, Prediction
+
+UNKNOWN_NAME = "unknown"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the service says about one sample.
+
+    Attributes:
+        id: to give feedback on.
+        label, name: the class and its name, or -1 and ``unknown``.
+        probability: of the most probable class.
+        novelty: larger = more unknown; None where it is not finite, as for the thresholds.
+        thresholds: on the novelty: up to ``known`` a sample teaches its class, from ``unknown`` on that it is unknown,
+            above ``prediction`` it is answered as unknown.
+        learned_from: the name it taught, or None where it taught nothing.
+        version: of the state that answered.
+    """
+
+    id: str
+    label: int
+    name: str
+    probability: float
+    novelty: float | None
+    thresholds: dict[str, float | None]
+    learned_from: str | None
+    version: str
+
+
+@dataclass(frozen=True)
+class BatchReport:
+    """One batch, once it was learned from: what listeners see.
+
+    Attributes:
+        inputs: (N, ...) as the model takes them.
+        prediction: what was answered.
+        answers: one a sample.
+        features: (N, D) that the prediction was made of, where they were asked for.
+        learned: whether the method took a step.
+        health: of the method after it, as the guard sees it.
+        seconds_to_answer, seconds: from the batch being complete to the answers, and to the end of the learning.
+        before, after: versions of the state.
+    """
+
+    inputs: Tensor
+    prediction: Prediction
+    answers: Sequence[Answer]
+    features: Tensor | None
+    learned: bool
+    health: Health
+    seconds_to_answer: float
+    seconds: float
+    before: str
+    after: str
+
+    @property
+    def taught(self) -> bool:
+        """Whether any sample of the batch got a pseudo-label."""
+        return self.learned and bool((self.prediction.pseudo_labels != UNLABELED).any())
+
+
+def answers_of(
+    prediction: Prediction, ids: Sequence[str], names: Sequence[str], version: str, learning: bool
+) -> list[Answer]:
+    """A prediction of N samples -> N answers."""
+    thresholds = {name: finite(value) for name, value in prediction.thresholds._asdict().items()}
+    rows = zip(
+        ids,
+        prediction.labels.tolist(),
+        prediction.scores.amax(dim=1).tolist(),
+        prediction.novelty.tolist(),
+        prediction.pseudo_labels.tolist(),
+        strict=True,
+    )
+    return [
+        Answer(
+            id=answer_id,
+            label=label,
+            name=class_name(names, label),
+            probability=probability,
+            novelty=finite(novelty),
+            thresholds=thresholds,
+            learned_from=class_name(names, taught) if learning and taught != UNLABELED else None,
+            version=version,
+        )
+        for answer_id, label, probability, novelty, taught in rows
+    ]
+
+
+def class_name(names: Sequence[str], label: int) -> str:
+    """The name of a class, or ``unknown``."""
+    return UNKNOWN_NAME if label == UNKNOWN else names[label]
+
+
+def finite(value: float) -> float | None:
+    """JSON knows neither NaN nor infinity."""
+    return value if math.isfinite(value) else None
