@@ -1,36 +1,44 @@
-"""What a bad minute does: clean digits, an episode of hostile batches, clean digits again.
+"""What a bad minute does, with and without the guard: clean digits, an episode of hostile batches, clean digits again.
 
-    python benchmarks/hostile.py                                  # gmm, OPDA and ODA, seed 0, 60 batches
-    python benchmarks/hostile.py --batches 300 --set skip_unusual=false
+    python benchmarks/hostile.py                              # every gradient method, OPDA, 60 batches
+    python benchmarks/hostile.py --methods gmm --batches 300 --set skip_unusual=false
+    python benchmarks/hostile.py --methods gmm --calm 2000    # no episode: how often does the guard ring for nothing?
 
-For every kind of episode: the score on the first and the second 8 clean batches after it, in per cent, and how many of
-its batches taught. ``none`` is the control, the same clean batches without an episode before them.
+For every kind of episode: the score on the clean batches after it, in per cent, the method learning on; ``never`` is
+the score of the same batches without an episode before them. ``alarm`` is the episode's batch at which the guard first
+rang, and the signal that rang. The digits are drawn anew for each batch, so that a stream of any length is to be had.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
 
 import torch
 import yaml
 from torch import Tensor
 
+from driftgate.guard import Guard
 from driftgate.lab.bench.demo import BATCH_SIZE, train_source
 from driftgate.lab.bench.jobs import single_thread
 from driftgate.lab.data.datasets import open_dataset
 from driftgate.lab.data.streams import DomainStream
-from driftgate.methods import create
-from driftgate.methods.base import Method
+from driftgate.methods import available, create
+from driftgate.methods.gradient import GradientMethod
 from driftgate.metrics import HScore, OnlineAccuracy
 from driftgate.models import SourceModel
 from driftgate.rng import seeded
 from driftgate.shifts import ClassSplit, Shift
-from driftgate.types import UNKNOWN, UNLABELED
+from driftgate.types import UNKNOWN, DivergedError
 
-CALM_BATCHES, JUDGED_BATCHES = 30, 8
-KINDS = ("none", "only unknown", "one class", "black", "copies", "noise", "upside down", "mixed")
-MIXED = ("only unknown", "black", "noise", "one class", "copies")
+BEFORE, AFTER, HOSTILE = 100, 30, 60
+"""Clean batches before and after an episode; and those its pictures are drawn from."""
+
+KINDS = ("only unknown", "one class", "black", "noise", "upside down")
+Clean = list[tuple[Tensor, Tensor]]
 
 
 def hostile_batch(kind: str, images: Tensor, labels: Tensor, generator: torch.Generator) -> Tensor:
@@ -39,84 +47,133 @@ def hostile_batch(kind: str, images: Tensor, labels: Tensor, generator: torch.Ge
     def some(places: Tensor) -> Tensor:
         return images[places[torch.randint(len(places), (BATCH_SIZE,), generator=generator)]]
 
-    everywhere = torch.arange(len(images))
     if kind == "only unknown":
         return some((labels == UNKNOWN).nonzero().flatten())
     if kind == "one class":
         return some((labels == 0).nonzero().flatten())
     if kind == "black":
         return torch.zeros(BATCH_SIZE, *images.shape[1:])
-    if kind == "copies":
-        return some(everywhere)[:1].repeat(BATCH_SIZE, 1, 1, 1)
     if kind == "noise":
         return torch.rand(BATCH_SIZE, *images.shape[1:], generator=generator)
-    return some(everywhere).flip(2)
+    return some(torch.arange(len(images))).flip(2)
 
 
-def episode(kind: str, count: int, images: Tensor, labels: Tensor) -> Iterator[Tensor]:
+def episode(kind: str, count: int, clean: Clean) -> Iterator[Tensor]:
     """``count`` hostile batches."""
+    images, labels = (torch.cat(parts) for parts in zip(*clean, strict=True))
     generator = seeded(7)
-    for index in range(0 if kind == "none" else count):
-        yield hostile_batch(MIXED[index % len(MIXED)] if kind == "mixed" else kind, images, labels, generator)
+    for _ in range(count):
+        yield hostile_batch(kind, images, labels, generator)
 
 
-def score(method: Method, batches: list[tuple[Tensor, Tensor]], split: ClassSplit) -> float:
-    """The shift's score on these batches in per cent; the method goes on learning."""
+def score(learner: Any, batches: Iterable[tuple[Tensor, Tensor]], split: ClassSplit) -> float:
+    """The shift's score in per cent; the learner goes on learning. 0 for a network that diverged."""
     accuracy, h_score = OnlineAccuracy(), HScore(split.shared_classes)
     for images, labels in batches:
-        predictions = method.step(images).labels
+        try:
+            predictions = learner.step(images).labels
+        except DivergedError:
+            predictions = torch.full_like(labels, UNKNOWN - 1)
         accuracy.update(predictions, labels)
         h_score.update(predictions, labels)
     value = accuracy.compute() if split.shift is Shift.PDA else h_score.compute()["h_score"]
     return 100.0 * float(value)
 
 
-Clean = list[tuple[Tensor, Tensor]]
+def endure(learner: Any, batches: Iterable[Tensor]) -> None:
+    """Learn from hostile batches, or go down with them."""
+    for images in batches:
+        try:
+            learner.step(images)
+        except DivergedError:
+            return
 
 
-def prepare(shift: Shift, seed: int) -> tuple[SourceModel, ClassSplit, Clean]:
-    """The source model, and the batches of the stream with their labels."""
-    data = open_dataset("digits")
-    split = data.split(shift)
-    model = train_source(split, seed, None, lambda *_: None)
-    stream = DomainStream(
-        [data.domain("mnist", seed=seed)], split, input_size=model.spec.image_size, batch_size=BATCH_SIZE, seed=seed
-    )
-    return model, split, [(batch.images, batch.labels) for batch in stream.batches()]
+def resumed(name: str, source: SourceModel, settings: dict[str, Any], folder: Path) -> Guard:
+    """A guard that goes on from the newest snapshot of ``folder``, as after a restart of the service."""
+    guard = Guard(create(name, source.clone(), **settings), folder, keep=100)
+    guard.rollback(guard.snapshots()[-1].id)
+    return guard
 
 
-def run(method: Method, batches: Clean, split: ClassSplit, kind: str, count: int) -> tuple[float, float, int]:
-    """Scores of the two groups of clean batches after the episode, and how many hostile batches taught."""
-    images, labels = (torch.cat(parts) for parts in zip(*batches, strict=True))
-    for calm, _ in batches[:CALM_BATCHES]:
-        method.step(calm)
-    answers = [method.step(hostile) for hostile in episode(kind, count, images, labels)]
-    taught = sum(bool((answer.pseudo_labels != UNLABELED).any()) for answer in answers)
-    after = batches[CALM_BATCHES : CALM_BATCHES + 2 * JUDGED_BATCHES]
-    return score(method, after[:JUDGED_BATCHES], split), score(method, after[JUDGED_BATCHES:], split), taught
+def compare(
+    name: str, source: SourceModel, split: ClassSplit, clean: Clean, counts: list[int], settings: dict[str, Any]
+) -> None:
+    """Print a row for each kind and length of episode."""
+    before, after, other = clean[:BEFORE], clean[BEFORE : BEFORE + AFTER], clean[BEFORE + AFTER :]
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        guard = Guard(create(name, source.clone(), **settings), folder, keep=100)
+        for images, _ in before:
+            guard.step(images)
+        guard.snapshot("before the episode")
+        early = [event for event in guard.events if event.kind == "alarm"]
+        never = score(resumed(name, source, settings, folder).method, after, split)
+        for kind in KINDS:
+            for count in counts:
+                plain = resumed(name, source, settings, folder).method
+                endure(plain, episode(kind, count, other))
+                without = score(plain, after, split)
+                guarded = resumed(name, source, settings, folder)
+                known = [snapshot.id for snapshot in guarded.snapshots()]
+                first = guarded.health().look
+                endure(guarded, episode(kind, count, other))
+                rang = [event for event in guarded.events if event.kind == "alarm"]
+                alarm = f"{rang[0].look - first}, {rang[0].signal}" if rang else "none"
+                held = score(guarded, after, split)
+                row = (name, kind, str(count), *(f"{value:.1f}" for value in (never, without, held)), alarm)
+                print(f"| {' | '.join(row)} | {len(early)} |", flush=True)
+                for path in folder.glob("snapshot-*"):  # the next one goes on from the same snapshots
+                    if int(path.stem.split("-")[1]) not in known:
+                        path.unlink()
+
+
+def ring_for_nothing(name: str, source: SourceModel, clean: Iterable[Tensor], settings: dict[str, Any]) -> None:
+    """Print how often the guard rings on a calm stream."""
+    with tempfile.TemporaryDirectory() as place:
+        guard = Guard(create(name, source.clone(), **settings), place)
+        for images in clean:
+            guard.step(images)
+    rang = [f"{event.look} ({event.signal})" for event in guard.events if event.kind == "alarm"]
+    print(f"| {name} | {guard.health().look} | {len(rang)} | {', '.join(rang) or 'none'} |", flush=True)
 
 
 def main() -> None:
+    gradient = [name for name, method in available().items() if issubclass(method, GradientMethod)]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shifts", default="OPDA,ODA")
-    parser.add_argument("--seeds", default="0")
-    parser.add_argument("--batches", type=int, default=60)
-    parser.add_argument("--set", action="append", default=[], help="a setting of gmm, like skip_unusual=false")
+    parser.add_argument("--methods", default=",".join(gradient))
+    parser.add_argument("--shift", default="OPDA")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--batches", default="60", help="lengths of the episodes, like 60,300")
+    parser.add_argument("--calm", type=int, help="batches of a stream without an episode")
+    parser.add_argument("--model", type=Path, help="a source model of these digits; trained if there is none")
+    parser.add_argument("--set", action="append", default=[], help="a setting of the methods, like skip_unusual=false")
     chosen = parser.parse_args()
     settings = {name: yaml.safe_load(value) for name, _, value in (text.partition("=") for text in chosen.set)}
-    print("| shift | seed | episode | next 8 batches | 8 after them | taught |\n|---|---|---|---|---|---|")
+    data = open_dataset("digits")
+    split = data.split(Shift(chosen.shift))
     with single_thread():
-        for shift in chosen.shifts.split(","):
-            for seed in map(int, chosen.seeds.split(",")):
-                model, split, batches = prepare(Shift(shift), seed)
-                for kind in KINDS:
-                    method = create("gmm", model.clone(), **settings)
-                    first, second, taught = run(method, batches, split, kind, chosen.batches)
-                    hostile = 0 if kind == "none" else chosen.batches
-                    print(
-                        f"| {shift} | {seed} | {kind} | {first:.1f} | {second:.1f} | {taught} of {hostile} |",
-                        flush=True,
-                    )
+        source = SourceModel.load(chosen.model) if chosen.model else train_source(split, chosen.seed, None, print)
+        stream = DomainStream(
+            [data.domain("mnist-drawn", seed=chosen.seed)],
+            split,
+            input_size=source.spec.image_size,
+            batch_size=BATCH_SIZE,
+            seed=chosen.seed,
+            workers=0,
+            limit=BATCH_SIZE * (chosen.calm or BEFORE + AFTER + HOSTILE),
+        )
+        if chosen.calm:
+            print("| method | looks | alarms | at |\n|---|---|---|---|")
+            for name in chosen.methods.split(","):
+                ring_for_nothing(name, source, (batch.images for batch in stream.batches()), settings)
+            return
+        clean = [(batch.images, batch.labels) for batch in stream.batches()]
+        print(
+            "| method | episode | batches | never | without | with | alarm | early |\n|---|---|---|---|---|---|---|---|"
+        )
+        for name in chosen.methods.split(","):
+            compare(name, source, split, clean, [int(count) for count in chosen.batches.split(",")], settings)
 
 
 if __name__ == "__main__":

@@ -12,20 +12,22 @@ traffic, and the weights. docs/guard.md has the figures.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from driftgate.guard.evidence import SignalHealth
+from driftgate.guard.evidence import SequentialTest, SignalHealth
+from driftgate.guard.signals import DEEP, MEANINGS, Looks, StartNetwork, changes
 from driftgate.guard.snapshots import Snapshot, SnapshotRing
 from driftgate.methods.base import Method
-from driftgate.types import DivergedError, Prediction
+from driftgate.types import DivergedError, DriftgateError, Prediction
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +35,13 @@ Mode = Literal["learning", "slow", "stopped", "frozen"]
 """``slow`` for a while after an alarm, ``stopped`` by an alarm, ``frozen`` by the user."""
 
 EventKind = Literal["alarm", "rollback", "slow", "learning", "freeze", "thaw", "snapshot", "failure"]
+
+ASKED = "asked for"
+FINITE = "finite"
+"""The alarm of a network that left the numbers; it needs no evidence."""
+
+QUIET = 1.0
+"""Logarithm of evidence up to which a look is calm."""
 
 MOST_EVENTS = 10_000
 """Older ones are forgotten: a guard lives for weeks."""
@@ -130,19 +139,28 @@ class Guard:
         on_event: Callable[[Event], None] | None = None,
         **keywords: Any,
     ) -> None:
-        self.method = method
-        self.settings = settings or GuardSettings(**keywords)
-        self.on_event = on_event
-        self._events: deque[Event] = deque(maxlen=MOST_EVENTS)
+        chosen = settings or GuardSettings(**keywords)
+        self.method, self.settings, self.on_event = method, chosen, on_event
         self._lock = threading.RLock()
-        self._ring = SnapshotRing(method, folder, self.settings.keep)
+        self._events: deque[Event] = deque(maxlen=MOST_EVENTS)
+        self._ring = SnapshotRing(method, folder, chosen.keep)
+        start = StartNetwork(method.model, self._ring.start_model())
+        self._looks = Looks(method, start, chosen.look_samples, chosen.source_samples)
+        self._rates = [group["lr"] for group in _groups(method)]
+        self._tests: dict[str, SequentialTest] = {}
         self._mode: Mode = "learning"
-        self._look = 0
+        self._look = self._last_snapshot = self._ring.snapshots[-1].look
+        self._first = self._look + chosen.warmup
+        self._mode_since = self._look
+        self._calm_looks = 0
         self._alarms = 0
 
     def step(self, batch: Any, *, on_prediction: Callable[[Prediction], None] | None = None) -> Prediction:
-        """Predict the batch and, while all is well, learn from it. Never raises for a network that diverged: it goes
-        back instead. A batch that is refused changes nothing, as ever. ``on_prediction`` as for a method."""
+        """Predict the batch and, while all is well, learn from it; ``on_prediction`` as for a method.
+
+        A batch that the method refuses raises and changes nothing, as ever. A network that diverged does not raise: the
+        guard goes back and answers from there.
+        """
         told: list[Prediction] = []
 
         def tell(prediction: Prediction) -> None:
@@ -151,38 +169,50 @@ class Guard:
             told.append(prediction)
 
         with self._lock:
-            if self._mode not in ("stopped", "frozen"):
+            taught = None
+            if self._mode in ("stopped", "frozen"):
+                prediction = self.method.predict(batch)
+            else:
+                before = changes(self.method)
                 try:
-                    return self.method.step(batch, on_prediction=tell)
+                    prediction = self.method.step(batch, on_prediction=tell)
                 except DivergedError as error:
-                    self._alarm("finite", str(error))
-            prediction = told[0] if told else self.method.predict(batch)
+                    self._alarm(FINITE, str(error), self._look)
+                    prediction = told[0] if told else self.method.predict(batch)
+                    tell(prediction)
+                    return prediction
+                taught = changes(self.method) > before
             tell(prediction)
+            signals = self._looks.add(batch, prediction, taught)
+            if signals is not None:
+                self._judge(signals)
             return prediction
 
     def predict(self, batch: Any) -> Prediction:
-        """The same answer without learning and without being watched: changes nothing."""
+        """The same answer without learning and without being looked at: changes nothing."""
         with self._lock:
             return self.method.predict(batch)
 
-    def freeze(self, reason: str = "asked for") -> None:
-        """Stop learning until ``thaw``; predictions go on."""
+    def freeze(self, reason: str = ASKED) -> None:
+        """Stop learning until ``thaw``; predictions go on, and the guard goes on looking."""
         with self._lock:
             if self._mode != "frozen":
-                self._mode = "frozen"
+                self._enter("frozen")
                 self._tell("freeze", reason)
 
-    def thaw(self, reason: str = "asked for") -> None:
+    def thaw(self, reason: str = ASKED) -> None:
         """Learn again at the full rate, whoever stopped it."""
         with self._lock:
             if self._mode != "learning":
-                self._mode = "learning"
+                self._enter("learning")
                 self._tell("thaw", reason)
 
-    def snapshot(self, reason: str = "asked for") -> Snapshot:
+    def snapshot(self, reason: str = ASKED) -> Snapshot:
         """Write a snapshot now; the oldest leaves the ring if it is full."""
         with self._lock:
-            taken = self._ring.take(self._look, reason, {})
+            tests = {name: test.state_dict() for name, test in self._tests.items()}
+            taken = self._ring.take(self._look, reason, {"tests": tests})
+            self._last_snapshot = self._look
             self._tell("snapshot", reason, snapshot=taken.id)
             return taken
 
@@ -191,17 +221,22 @@ class Guard:
         with self._lock:
             return list(self._ring.snapshots)
 
-    def rollback(self, snapshot: int, reason: str = "asked for") -> Snapshot:
-        """Put the method back to a snapshot, 0 for the start; whether it learns stays as it is."""
+    def rollback(self, snapshot: int, reason: str = ASKED) -> Snapshot:
+        """Put the method back to a snapshot, 0 for the start, with what was its calm past; ``mode`` stays as it is."""
         with self._lock:
-            self._ring.put_back(snapshot)
-            self._tell("rollback", reason, snapshot=snapshot)
-            return next(found for found in self._ring.snapshots if found.id == snapshot)
+            found = self._put_back(snapshot, reason)
+            self._restore_tests(found[1].get("tests", {}))
+            return found[0]
 
     def health(self) -> Health:
         """How the method is, as of the last look."""
         with self._lock:
-            return Health(self._mode, self.method.steps, self._look, self._alarms, {})
+            limit = self._limit()
+            signals = {
+                name: SignalHealth(test.value, test.level, test.spread, min(max(test.log_evidence / limit, 0.0), 1.0))
+                for name, test in self._tests.items()
+            }
+            return Health(self._mode, self.method.steps, self._look, self._alarms, signals)
 
     @property
     def events(self) -> list[Event]:
@@ -214,15 +249,112 @@ class Guard:
         """Whether the method learns."""
         return self._mode
 
-    def _alarm(self, signal: str, reason: str) -> None:
+    def record(self) -> dict[str, Any]:
+        """Settings and decisions for the record of a run, as JSON knows them."""
+        with self._lock:
+            return {
+                "settings": self.settings.model_dump(mode="json"),
+                "looks": self._look,
+                "alarms": self._alarms,
+                "mode": self._mode,
+                "events": [asdict(event) for event in self._events],
+            }
+
+    def _judge(self, signals: dict[str, float]) -> None:
+        """One look: bet on every signal, then ring, wait, or go on."""
+        self._look += 1
+        broken = next((name for name, value in signals.items() if not math.isfinite(value)), None)
+        learns = self._mode in ("learning", "slow")
+        if broken is not None:
+            if learns:
+                self._alarm(FINITE, f"{broken} is no longer a number", self._look - 1)
+            return
+        if self._look <= self._first:
+            return
+        limit = self._limit()
+        for name, value in signals.items():
+            lag = 1 if name in DEEP else self.settings.lag
+            test = self._tests.setdefault(name, SequentialTest(self.settings.past, lag))
+            # While nothing is learned, evidence must be able to fall again soon.
+            test.look(self._look, value, most=limit if learns else QUIET * 3, follow=learns)
+        name, worst = max(self._tests.items(), key=lambda item: item[1].log_evidence)
+        if self._mode == "stopped":
+            self._wait(worst.log_evidence)
+        elif learns and worst.log_evidence >= limit:
+            reason = f"{MEANINGS[name]}: {worst.value:.4g} where {worst.level:.4g} +- {worst.spread:.2g} was usual"
+            self._alarm(name, reason, worst.begun)
+        elif learns:
+            self._go_on(worst.log_evidence)
+
+    def _go_on(self, evidence: float) -> None:
+        if self._mode == "slow" and self._look - self._mode_since >= self.settings.slow_looks:
+            self._enter("learning")
+            self._tell("learning", "it was calm at the low rate")
+        if self._look - self._last_snapshot >= self.settings.snapshot_every and evidence <= QUIET:
+            try:
+                self.snapshot("all is well")
+            except OSError as error:  # a full disk must not stop the answers
+                self._last_snapshot = self._look
+                self._tell("failure", f"no snapshot could be written: {error}")
+
+    def _wait(self, evidence: float) -> None:
+        """Stopped: learn again once the stream looks as before, or has looked otherwise for so long that it is it."""
+        self._calm_looks = self._calm_looks + 1 if evidence <= QUIET else 0
+        if self._calm_looks >= self.settings.settle:
+            self._enter("slow")
+            self._tell("slow", f"the last {self._calm_looks} looks were like those before the alarm")
+        elif self._look - self._mode_since >= self.settings.patience:
+            self._tests, self._first = {}, self._look + self.settings.warmup
+            self._enter("slow")
+            self._tell("slow", f"after {self.settings.patience} unusual looks they are taken for the stream")
+
+    def _alarm(self, signal: str, reason: str, begun: int) -> None:
+        """Stop learning and go back to the last snapshot from before look ``begun``, where the evidence begins."""
         self._alarms += 1
+        self._enter("stopped")
         self._tell("alarm", reason, signal=signal)
-        self._mode = "stopped"
-        self.rollback(self._ring.snapshots[-1].id, f"after the alarm of {signal}")
+        for test in self._tests.values():
+            test.rewind(begun)
+        healthy = [snapshot.id for snapshot in self._ring.snapshots if snapshot.look < begun or snapshot.id == 0]
+        for snapshot in reversed(healthy):
+            try:
+                self._put_back(snapshot, f"the last before look {begun}, where {signal} began to leave its past")
+                return
+            except (DriftgateError, OSError) as error:
+                self._tell("failure", f"snapshot {snapshot} cannot be read: {error}")
+
+    def _put_back(self, snapshot: int, reason: str) -> tuple[Snapshot, dict[str, Any]]:
+        extra = self._ring.put_back(snapshot)
+        self._looks.forget()
+        self._tell("rollback", reason, snapshot=snapshot)
+        return next(found for found in self._ring.snapshots if found.id == snapshot), extra
+
+    def _restore_tests(self, states: dict[str, Any]) -> None:
+        self._tests = {}
+        for name, state in states.items():
+            self._tests[name] = SequentialTest(self.settings.past, 1 if name in DEEP else self.settings.lag)
+            self._tests[name].load_state_dict(state)
+        self._first = self._look + (0 if states else self.settings.warmup)
+
+    def _limit(self) -> float:
+        """Logarithm of the evidence that rings: each signal has its part of the false alarms."""
+        return math.log(len(MEANINGS) / self.settings.false_alarm)
+
+    def _enter(self, mode: Mode) -> None:
+        self._mode, self._mode_since, self._calm_looks = mode, self._look, 0
+        for group, rate in zip(_groups(self.method), self._rates, strict=True):
+            group["lr"] = rate * (self.settings.slow_rate if mode == "slow" else 1.0)
 
     def _tell(self, kind: EventKind, reason: str, *, signal: str | None = None, snapshot: int | None = None) -> None:
         event = Event(kind, reason, self.method.steps, self._look, signal, snapshot, time.time())
         self._events.append(event)
-        logger.log(logging.WARNING if kind == "alarm" else logging.INFO, "guard: %s: %s", kind, reason)
+        level = logging.WARNING if kind in ("alarm", "failure") else logging.INFO
+        logger.log(level, "%s at step %d: %s", kind, event.steps, reason)
         if self.on_event is not None:
             self.on_event(event)
+
+
+def _groups(method: Method) -> list[dict[str, Any]]:
+    """The groups of the method's optimiser, whose rates can be changed; none where it has no optimiser."""
+    optimizer = method.optimizer()
+    return [] if optimizer is None else optimizer.param_groups

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from driftgate.checkpoint import read_checkpoint, write_checkpoint
+from driftgate.checkpoint import read_checkpoint, under_prefix, write_checkpoint
 from driftgate.methods.base import Method
 from driftgate.methods.persistence import KIND as METHOD
 from driftgate.methods.persistence import method_info, method_tensors, restore_method
@@ -98,6 +98,10 @@ class SnapshotRing:
             extra = info["extra"]
         restore_method(self.method, tensors)
         return extra
+
+    def start_model(self) -> dict[str, Tensor]:
+        """The tensors of the network at the start, by their names in the model."""
+        return under_prefix("model", read_checkpoint(self.folder / START, METHOD)[0])
 
     def _take_over(self, found: dict[str, Any]) -> None:
         for name, mine in method_info(self.method).items():
