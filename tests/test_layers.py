@@ -16,7 +16,7 @@ ROOT = Path(driftgate.__file__).parent
 LAYERS: list[set[str]] = [
     {"types"},
     {"files"},
-    {"rng", "checkpoint", "resources", "extras", "moved", "shifts"},
+    {"rng", "checkpoint", "resources", "extras", "moved", "plugins", "shifts"},
     {"models"},
     {"views"},
     {"memory"},

@@ -20,7 +20,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 def test_the_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    opening, whole = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    opening, whole, logged = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
     names: dict[str, Any] = {}
     exec(whole, names)
     assert len(names["rejected"]) == 64 and names["method"].steps == 5
@@ -30,6 +30,8 @@ def test_the_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     given = {"driftgate": driftgate, "network": nn.Linear(6, 3), "names": ["a", "b", "c"], "loader": rows}
     exec(opening, given)
     assert given["method"].steps == 3
+    exec(logged, given)
+    assert given["method"].steps == 6 and any((tmp_path / "runs" / "street").iterdir())
 
 
 def test_the_snippets_about_a_model_of_ones_own_run() -> None:

@@ -285,7 +285,7 @@ def _scores(log: StreamLog, split: ClassSplit | None, num_classes: int) -> dict[
 
     if not log.has_labels:
         shift = None if split is None else split.shift.value
-        nothing = {"metrics": {}, "halves": [], "tenths": [], "definitions": {}}
+        nothing: dict[str, Any] = {"metrics": {}, "halves": [], "tenths": [], "definitions": {}}
         return {"shift": shift, "score": None, **nothing, "running_score": {}}
     scored = SeenSplit.of(log, num_classes) if split is None else split
     metrics = evaluate(log, scored)

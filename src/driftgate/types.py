@@ -97,3 +97,4 @@ class Stream(Protocol):
 
     def restore_skipped(self, names: Iterable[str]) -> None:
         """Put back what a stopped run had skipped, so that the resumed one reports it too."""
+        return None

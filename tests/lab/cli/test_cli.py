@@ -17,8 +17,9 @@ from PIL import Image
 from torch import nn
 from typer.testing import CliRunner
 
-from driftgate.lab.cli import app
-from driftgate.methods import available, load_method
+from driftgate.lab.cli import adapt_domains, app
+from driftgate.log import StreamLog
+from driftgate.methods import Method, available, load_method
 from driftgate.models import SourceModel
 from driftgate.models.resnet import ResNet50
 
@@ -262,23 +263,21 @@ def test_adapt_prints_a_table(tree: Path, trained: tuple[Path, dict[str, Any]]) 
 def test_adapt_resumes_a_stopped_run(
     tree: Path, trained: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import driftgate.stream as stream_module
-
     def command(name: str) -> list[object]:
         return _adapt(tree, trained[0], "--set", "reduced_dim=4", "--out", tmp_path / name, "--json")
 
     whole = json.loads(run(*command("whole")).stdout)
-    original = stream_module.run_stream
+    original = adapt_domains.run_stream
 
     def stopped(*arguments: Any, **keywords: Any) -> Any:
-        def stop(log: stream_module.StreamLog) -> None:
+        def stop(log: StreamLog) -> None:
             if len(log) == 3:
                 raise KeyboardInterrupt
 
         return original(*arguments, **{**keywords, "on_batch": stop, "checkpoint_every": 0})
 
     with monkeypatch.context() as patched:
-        patched.setattr(stream_module, "run_stream", stopped)
+        patched.setattr(adapt_domains, "run_stream", stopped)
         interrupted = run(*command("stopped"))
     assert interrupted.exit_code == 130
     assert interrupted.stderr.startswith("Interrupted. ") and len(interrupted.stderr.splitlines()) == 1
@@ -294,18 +293,16 @@ def test_adapt_resumes_a_stopped_run(
 def test_progress_outlives_results_that_could_not_be_saved(
     tree: Path, trained: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import driftgate.stream as stream_module
-
     def full(*_: object) -> None:
         raise OSError("No space left on device")
 
-    original = stream_module.run_stream
+    original = adapt_domains.run_stream
     often = lambda *arguments, **keywords: original(*arguments, **{**keywords, "checkpoint_every": 0})  # noqa: E731
     adapt = _adapt(tree, trained[0], "--method", "source-only", "--out", tmp_path / "run", "--save", tmp_path / "saved")
     pretrain = [*_pretrain(tree, tmp_path / "model"), "--epochs", 1]
     with monkeypatch.context() as patched:
-        patched.setattr(stream_module, "run_stream", often)
-        patched.setattr("driftgate.methods.save_method", full)
+        patched.setattr(adapt_domains, "run_stream", often)
+        patched.setattr(Method, "save", full)
         patched.setattr(SourceModel, "save", full)
         for command in (adapt, pretrain):
             result = run(*command)

@@ -22,13 +22,14 @@ from driftgate.lab.data.digits import CLASS_NAMES, load_digits
 from driftgate.lab.data.domains import MemoryDomain
 from driftgate.lab.data.streams import DomainStream
 from driftgate.lab.pretrain import PretrainSettings, pretrain
+from driftgate.log import StreamLog
 from driftgate.memory import StreamingGMM
 from driftgate.methods import create
 from driftgate.methods.gmm import GMM
 from driftgate.models import SourceModel
 from driftgate.models.normalization import batch_statistics, preserved_buffers
 from driftgate.shifts import ClassSplit, Shift
-from driftgate.stream import RunResult, StreamLog, run_stream, score_name
+from driftgate.stream import RunResult, run_stream, score_name
 from driftgate.types import DriftgateError
 
 METHODS = ("source-only", "bn-stats", "gmm")

@@ -26,11 +26,12 @@ from driftgate.lab.data.domains import Domain
 from driftgate.lab.data.loading import Transform
 from driftgate.lab.data.streams import DomainStream
 from driftgate.lab.pretrain import PretrainSettings, pretrain
+from driftgate.log import StreamLog
 from driftgate.methods import create
 from driftgate.metrics import HScore, OnlineAccuracy
 from driftgate.models import SourceModel
 from driftgate.shifts import ClassSplit, Shift
-from driftgate.stream import StreamLog, run_stream, versions
+from driftgate.stream import run_stream, versions
 from driftgate.types import DriftgateError
 
 REPORT_SECONDS = 0.5

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from driftgate.lab.cli import options
 from driftgate.lab.cli.app import app
-from driftgate.lab.cli.console import kibibytes, make_table, note, output, percent, print_json, progress_bars
-
-if TYPE_CHECKING:
-    from driftgate.models import SourceModel
-
-RECORD, PROGRESS = "record.json", "progress.safetensors"
-SHARES = {
-    "true": "of unknown samples in the stream",
-    "rejected": "of samples predicted as unknown",
-    "estimated": "of unknown samples, as the method estimates it; mean over the stream",
-}
 
 
 @app.command(
@@ -28,9 +18,29 @@ SHARES = {
 )
 def adapt(
     *,
-    model: Annotated[Path, typer.Option("--model", help="Source model, as pretrain or import-checkpoint wrote it.")],
-    data: options.Data,
-    target: Annotated[list[str], typer.Option("--target", help="Target domain; repeat it for several.")],
+    model: Annotated[
+        Path | None, typer.Option("--model", help="Source model, as pretrain or import-checkpoint wrote it.")
+    ] = None,
+    network: options.Network = None,
+    class_names: options.ClassNames = None,
+    network_size: options.NetworkSize = None,
+    images: Annotated[
+        Path | None,
+        typer.Option("--images", help="A plain folder of pictures, newest last, in place of --data: no labels."),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on with pictures that come into --images later, until Ctrl-C.")
+    ] = False,
+    idle: Annotated[
+        float | None, typer.Option("--idle", min=0.0, help="End --follow after so many seconds without a new picture.")
+    ] = None,
+    predictions: Annotated[
+        Path | None, typer.Option("--predictions", help="File (.csv) that gets a row for every picture of --images.")
+    ] = None,
+    logs: options.Logs = None,
+    imports: options.Imports = None,
+    data: options.DataOrNot = None,
+    target: Annotated[list[str] | None, typer.Option("--target", help="Target domain; repeat it for several.")] = None,
     root: options.Root = None,
     shift: options.ShiftName = None,
     split: options.Split = None,
@@ -71,148 +81,83 @@ def adapt(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run that was stopped in --out.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Stream a target domain through a source model: predict, score, learn, batch by batch.
+    """Stream a target domain, or a plain folder of pictures, through a model: predict, learn, batch by batch.
 
     Labels of the target only score. The record holds settings, versions, seed, metrics with their definitions, time
-    and memory.
+    and memory. With --images nobody has labels: --predictions gets a row a picture, and the record tells shares and
+    losses.
     """
-    from driftgate.lab.cli.experiment import (
-        file_sha256,
-        open_split,
-        parse_settings,
-        progress_file,
-        resumable,
-        source_class_names,
-        split_names,
-        writable_file,
-        writable_folder,
-    )
-    from driftgate.lab.data.orders import StreamShare
-    from driftgate.lab.data.streams import DomainStream
-    from driftgate.methods import create, resolve_settings, save_method
-    from driftgate.models import SourceModel
-    from driftgate.stream import run_stream
-    from driftgate.types import DriftgateError
+    from driftgate.lab.cli.experiment import Choice, parse_settings, writable_file, writable_folder
+    from driftgate.plugins import import_module
 
-    if resume and out is None:
-        raise DriftgateError("Expected --out with --resume: the folder of the run that was stopped.")
-    chosen = {"seed": seed, **parse_settings(settings or [])}
-    resolve_settings(method, preset, chosen)  # a misspelt setting should not wait for the model to load
-    if model.is_dir():
-        raise DriftgateError(f"Expected the file of a source model but {model} is a folder; name the file in it.")
+    for name in imports or []:
+        import_module(name)
+    choice = Choice(
+        method,
+        preset,
+        {"seed": seed, **parse_settings(settings or [])},
+        file=model,
+        network=network,
+        class_names=class_names,
+        input_size=network_size,
+        precision=precision,
+    )
+    choice.check()  # a misspelt setting should not wait for the model to load
     if save is not None:
         writable_file(save)
-    checkpoint = None
-    if out is not None:
-        checkpoint = progress_file(writable_folder(out) / PROGRESS, resume)
-    dataset, classes = open_split(data, root, shift, split, class_order)
-    source = SourceModel.load(model)
-    source.check_class_names(source_class_names(dataset, classes))
-    source.set_precision(precision)  # type: ignore[arg-type]  # it checks the name itself
-    share = None if unknown_share is None else StreamShare.parse(unknown_share)
-    classes = classes if share is None else share.scored(classes)
-    domains = [dataset.domain(name, seed=seed) for name in split_names(target)]
-    stream = DomainStream(
-        domains,
-        classes,
-        input_size=source.spec.image_size,
+    if images is not None:
+        from driftgate.lab.cli.adapt_images import ImagesRun, adapt_images
+
+        labelled = {"data": data, "target": target, "root": root, "shift": shift, "split": split, "limit": limit}
+        _refuse(labelled, "with --images, which has no labels")
+        pictures = ImagesRun(
+            images,
+            batch_size=batch_size,
+            workers=workers,
+            follow=follow,
+            idle=idle,
+            predictions=None if predictions is None else writable_file(predictions),
+            logs=tuple(logs or ()),
+            out=None if out is None else writable_folder(out),
+            save=save,
+            resume=resume,
+        )
+        adapt_images(choice, pictures, as_json=as_json)
+        return
+    from driftgate.lab.cli.adapt_domains import DomainsRun, adapt_domains
+
+    _refuse({"follow": follow or None, "idle": idle, "predictions": predictions}, "without --images")
+    domains = DomainsRun(
+        data,
+        tuple(target or ()),
+        root=root,
+        shift=shift,
+        split=split,
+        class_order=class_order,
         batch_size=batch_size,
         seed=seed,
         drop_last=drop_last,
-        order=order,  # type: ignore[arg-type]  # it checks the names itself
+        order=order,
         concentration=concentration,
-        arrangement=arrangement,  # type: ignore[arg-type]
+        arrangement=arrangement,
         repeat=repeat,
-        unknown_share=share,
-        strict=strict,
-        workers=workers,
+        unknown_share=unknown_share,
         limit=limit,
+        workers=workers,
+        strict=strict,
+        compile_backbone=compile_backbone,
+        logs=tuple(logs or ()),
+        out=out,
+        save=save,
+        resume=resume,
     )
-    adapting = create(method, source, preset=preset, **chosen)
-    compiled = compile_backbone and _try_to_compile(source, batch_size)
-    # A stopped run goes on only if all of this is the same: what decides the numbers, but not where the files lie.
-    protocol: dict[str, Any] = {
-        "data": data,
-        "target": [domain.name for domain in domains],
-        "images_per_target": [len(domain) for domain in domains],
-        "class_order": classes.order,
-        "model_file": model.name,
-        "model_sha256": file_sha256(model),
-        "preset": preset,
-        "seed": seed,
-        "batch_size": batch_size,
-        "drop_last": drop_last,
-        "order": order,
-        "concentration": concentration if order == "dirichlet" else None,
-        "arrangement": arrangement,
-        "repeat": repeat,
-        "unknown_share": None if share is None else str(share),
-        "limit": limit,
-        "precision": precision,
-        "compile": compile_backbone,
-    }
-    with resumable(checkpoint):
-        with progress_bars() as report:
-            result = run_stream(
-                adapting,
-                stream,
-                classes,
-                protocol=protocol,
-                checkpoint=checkpoint,
-                on_batch=lambda log: report(f"{method} on {', '.join(protocol['target'])}", len(log), len(stream)),
-            )
-        result.record["compiled"] = compiled
-        if out is not None:
-            result.save(out / RECORD)
-        if save is not None:
-            save_method(adapting, save)
-    if as_json:
-        print_json(result.record)
-    else:
-        _print_record(result.record)
-    if stream.skipped:
-        note(f"{len(stream.skipped)} images could not be read, the first is {stream.skipped[0]}.")
-    if out is not None:
-        note(f"The record is in {out / RECORD}.")
-    if save is not None:
-        note(f"The adapted method is in {save}.")
+    adapt_domains(choice, domains, as_json=as_json)
 
 
-def _try_to_compile(source: SourceModel, batch_size: int) -> bool:
-    """Whether the backbone is compiled from here on."""
-    from driftgate.models.compiling import compile_if_faster
+def _refuse(given: Mapping[str, object], where: str) -> None:
+    """Refuse options that were given and would be passed over in silence."""
+    names = [name for name, value in given.items() if value is not None]
+    if names:
+        from driftgate.types import DriftgateError
 
-    note("Compiling the backbone; this may take minutes.")
-    trial = compile_if_faster(source, batch_size)
-    times = f"{trial.plain_seconds:.3f} s plain"
-    if trial.compiled_seconds is not None:
-        times += f", {trial.compiled_seconds:.3f} s compiled"
-    note(f"torch.compile is {'on' if trial.used else f'off, {trial.reason}'} (forward and backward: {times}).")
-    return trial.used
-
-
-def _print_record(record: dict[str, Any]) -> None:
-    from driftgate.stream import LONG_STREAM
-
-    protocol, metrics = record["protocol"], record["metrics"]
-    title = (
-        f"{record['method']} on {', '.join(protocol['target'])}, {protocol['shift']} {protocol['split']}, "
-        f"{protocol['samples']:,} images in {protocol['batches']} batches"
-    )
-    table = make_table(title, ("what", "value", "meaning"), left=("what", "meaning"))
-    table.columns[2].no_wrap = False
-    for name, value in metrics.items():
-        style = "bold" if name == record["score"] else None
-        table.add_row(name, percent(value), record["definitions"][name], style=style)
-    table.add_row("halves", " / ".join(percent(value) for value in record["halves"]), "the score of each half")
-    if protocol["batches"] >= LONG_STREAM:
-        table.add_row("tenths", " ".join(percent(value) for value in record["tenths"]), "the score of each tenth")
-    for name, meaning in SHARES.items():
-        if name in record["shares"]:
-            table.add_row(f"{name} share", percent(record["shares"][name]), meaning)
-    table.add_row("ms per batch", f"{1000 * record['seconds']['median_per_batch']:.0f}", "median; predict and learn")
-    table.add_row("state KiB", kibibytes(record["state_bytes"]), "carried across batches, beyond the network")
-    table.add_row(
-        "peak MiB", f"{record['peak_memory_bytes'] / 2**20:,.0f}", "largest memory above that of the loaded model"
-    )
-    output.print(table)
+        raise DriftgateError(f"Expected no --{', --'.join(names)} {where}; leave it out.")

@@ -8,12 +8,55 @@ import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast, get_args
 
+from driftgate.lab.cli.own_network import open_model
 from driftgate.lab.data.datasets import DataSet, open_dataset
+from driftgate.methods import Method, create, resolve_settings
+from driftgate.models import SourceModel
 from driftgate.shifts import ClassOrder, ClassSplit
 from driftgate.types import DriftgateError
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The method and the model that the options name: a file, a network of the user's own, or the one in the other.
+
+    ``network`` is ``my_module:build``; see ``own_network``.
+    """
+
+    method: str
+    preset: str | None
+    settings: dict[str, Any]
+    file: Path | None
+    network: str | None = None
+    class_names: str | None = None
+    input_size: int | None = None
+    precision: str = "float32"
+
+    def check(self) -> None:
+        """Refuse a method or a setting that there is not."""
+        resolve_settings(self.method, self.preset, self.settings)
+
+    def check_file(self) -> None:
+        """Refuse a folder in the place of a model's file."""
+        if self.file is not None and self.file.is_dir():
+            raise DriftgateError(
+                f"Expected the file of a source model but {self.file} is a folder; name the file in it."
+            )
+
+    def open_model(self) -> SourceModel:
+        """The model, ready to be adapted."""
+        self.check_file()
+        model = open_model(self.file, self.network, self.class_names, self.input_size)
+        model.set_precision(self.precision)  # type: ignore[arg-type]  # it checks the name itself
+        return model
+
+    def create(self, model: SourceModel) -> Method:
+        """The method around ``model``."""
+        return create(self.method, model, preset=self.preset, **self.settings)
 
 
 def check_class_order(text: str) -> ClassOrder:

@@ -11,6 +11,10 @@ Data = Annotated[
     str,
     typer.Option("--data", help="Data set: pacs, visda, domainnet, office-home, digits, or folder for any other tree."),
 ]
+DataOrNot = Annotated[
+    str | None,
+    typer.Option("--data", help="Data set: pacs, visda, domainnet, office-home, digits, or folder for any other tree."),
+]
 Root = Annotated[
     Path | None,
     typer.Option("--root", help="Folder that holds <domain>/<class>/<image>, or the data set's list files."),
@@ -30,3 +34,24 @@ Seed = Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="Decides
 Workers = Annotated[int, typer.Option("--workers", min=0, help="Threads that decode images.")]
 Strict = Annotated[bool, typer.Option("--strict", help="Fail at a broken image instead of skipping it.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else, on stdout.")]
+Network = Annotated[
+    str | None,
+    typer.Option(
+        "--network", help="Your own network: my_module:build or path/to/file.py:build, a function that returns it."
+    ),
+]
+ClassNames = Annotated[
+    str | None,
+    typer.Option("--class-names", help="Classes of --network, in the order of its outputs: a,b,c or a file of lines."),
+]
+NetworkSize = Annotated[
+    int | None, typer.Option("--input-size", min=1, help="Side of the pictures of --network, where it does not tell.")
+]
+Logs = Annotated[
+    list[str] | None,
+    typer.Option("--log", help="Curves of every step: csv:FILE, tensorboard:DIR or mlflow:URI; repeat it for several."),
+]
+Imports = Annotated[
+    list[str] | None,
+    typer.Option("--import", help="A module or file with methods of your own, to be known by name; repeat it."),
+]

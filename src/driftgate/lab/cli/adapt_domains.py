@@ -1,0 +1,182 @@
+"""``driftgate adapt --data``: one method over one labelled stream, scored and recorded."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from driftgate.lab.cli.console import kibibytes, make_table, note, output, percent, print_json, progress_bars
+from driftgate.lab.cli.experiment import (
+    Choice,
+    file_sha256,
+    open_split,
+    progress_file,
+    resumable,
+    source_class_names,
+    split_names,
+    writable_folder,
+)
+from driftgate.lab.data.orders import StreamShare
+from driftgate.lab.data.streams import DomainStream
+from driftgate.loggers import make_logger
+from driftgate.models import SourceModel
+from driftgate.stream import LONG_STREAM, run_stream
+from driftgate.types import DriftgateError
+
+RECORD, PROGRESS = "record.json", "progress.safetensors"
+SHARES = {
+    "true": "of unknown samples in the stream",
+    "rejected": "of samples predicted as unknown",
+    "estimated": "of unknown samples, as the method estimates it; mean over the stream",
+}
+
+
+@dataclass(frozen=True)
+class DomainsRun:
+    """What the options of ``adapt --data`` say, the model and the method apart."""
+
+    data: str | None
+    target: tuple[str, ...]
+    root: Path | None
+    shift: str | None
+    split: str | None
+    class_order: str
+    batch_size: int
+    seed: int
+    drop_last: bool
+    order: str
+    concentration: float
+    arrangement: str
+    repeat: int
+    unknown_share: str | None
+    limit: int | None
+    workers: int
+    strict: bool
+    compile_backbone: bool
+    logs: tuple[str, ...]
+    out: Path | None
+    save: Path | None
+    resume: bool
+
+
+def adapt_domains(choice: Choice, run: DomainsRun, *, as_json: bool) -> None:
+    """Predict, score and learn; a run that was stopped goes on."""
+    if run.data is None or not run.target:
+        raise DriftgateError("Expected --data and --target, or --images with a plain folder of pictures.")
+    if run.resume and run.out is None:
+        raise DriftgateError("Expected --out with --resume: the folder of the run that was stopped.")
+    choice.check_file()
+    checkpoint = None if run.out is None else progress_file(writable_folder(run.out) / PROGRESS, run.resume)
+    dataset, classes = open_split(run.data, run.root, run.shift, run.split, run.class_order)
+    source = choice.open_model()
+    source.check_class_names(source_class_names(dataset, classes))
+    share = None if run.unknown_share is None else StreamShare.parse(run.unknown_share)
+    classes = classes if share is None else share.scored(classes)
+    domains = [dataset.domain(name, seed=run.seed) for name in split_names(run.target)]
+    stream = DomainStream(
+        domains,
+        classes,
+        input_size=source.spec.image_size,
+        batch_size=run.batch_size,
+        seed=run.seed,
+        drop_last=run.drop_last,
+        order=run.order,  # type: ignore[arg-type]  # it checks the names itself
+        concentration=run.concentration,
+        arrangement=run.arrangement,  # type: ignore[arg-type]
+        repeat=run.repeat,
+        unknown_share=share,
+        strict=run.strict,
+        workers=run.workers,
+        limit=run.limit,
+    )
+    method = choice.create(source)
+    compiled = run.compile_backbone and _try_to_compile(source, run.batch_size)
+    # A stopped run goes on only if all of this is the same: what decides the numbers, but not where the files lie.
+    protocol: dict[str, Any] = {
+        "data": run.data,
+        "target": [domain.name for domain in domains],
+        "images_per_target": [len(domain) for domain in domains],
+        "class_order": classes.order,
+        "model_file": None if choice.file is None else choice.file.name,
+        "model_sha256": None if choice.file is None else file_sha256(choice.file),
+        "network": choice.network,
+        "preset": choice.preset,
+        "seed": run.seed,
+        "batch_size": run.batch_size,
+        "drop_last": run.drop_last,
+        "order": run.order,
+        "concentration": run.concentration if run.order == "dirichlet" else None,
+        "arrangement": run.arrangement,
+        "repeat": run.repeat,
+        "unknown_share": None if share is None else str(share),
+        "limit": run.limit,
+        "precision": choice.precision,
+        "compile": run.compile_backbone,
+    }
+    with resumable(checkpoint):
+        with progress_bars() as report, ExitStack() as stack:
+            label = f"{method.name} on {', '.join(protocol['target'])}"
+            result = run_stream(
+                method,
+                stream,
+                classes,
+                protocol=protocol,
+                checkpoint=checkpoint,
+                on_step=[stack.enter_context(make_logger(text, append=run.resume)) for text in run.logs],
+                on_batch=lambda log: report(label, len(log), len(stream)),
+            )
+        result.record["compiled"] = compiled
+        if run.out is not None:
+            result.save(run.out / RECORD)
+        if run.save is not None:
+            method.save(run.save)
+    if as_json:
+        print_json(result.record)
+    else:
+        _print_record(result.record)
+    if stream.skipped:
+        note(f"{len(stream.skipped)} images could not be read, the first is {stream.skipped[0]}.")
+    if run.out is not None:
+        note(f"The record is in {run.out / RECORD}.")
+    if run.save is not None:
+        note(f"The adapted method is in {run.save}.")
+
+
+def _try_to_compile(source: SourceModel, batch_size: int) -> bool:
+    """Whether the backbone is compiled from here on."""
+    from driftgate.models.compiling import compile_if_faster
+
+    note("Compiling the backbone; this may take minutes.")
+    trial = compile_if_faster(source, batch_size)
+    times = f"{trial.plain_seconds:.3f} s plain"
+    if trial.compiled_seconds is not None:
+        times += f", {trial.compiled_seconds:.3f} s compiled"
+    note(f"torch.compile is {'on' if trial.used else f'off, {trial.reason}'} (forward and backward: {times}).")
+    return trial.used
+
+
+def _print_record(record: dict[str, Any]) -> None:
+    protocol, metrics = record["protocol"], record["metrics"]
+    title = (
+        f"{record['method']} on {', '.join(protocol['target'])}, {protocol['shift']} {protocol['split']}, "
+        f"{protocol['samples']:,} images in {protocol['batches']} batches"
+    )
+    table = make_table(title, ("what", "value", "meaning"), left=("what", "meaning"))
+    table.columns[2].no_wrap = False
+    for name, value in metrics.items():
+        style = "bold" if name == record["score"] else None
+        table.add_row(name, percent(value), record["definitions"][name], style=style)
+    table.add_row("halves", " / ".join(percent(value) for value in record["halves"]), "the score of each half")
+    if protocol["batches"] >= LONG_STREAM:
+        table.add_row("tenths", " ".join(percent(value) for value in record["tenths"]), "the score of each tenth")
+    for name, meaning in SHARES.items():
+        if name in record["shares"]:
+            table.add_row(f"{name} share", percent(record["shares"][name]), meaning)
+    table.add_row("ms per batch", f"{1000 * record['seconds']['median_per_batch']:.0f}", "median; predict and learn")
+    table.add_row("state KiB", kibibytes(record["state_bytes"]), "carried across batches, beyond the network")
+    table.add_row(
+        "peak MiB", f"{record['peak_memory_bytes'] / 2**20:,.0f}", "largest memory above that of the loaded model"
+    )
+    output.print(table)

@@ -1,0 +1,203 @@
+"""``driftgate adapt --images``: one method over a plain folder of pictures, without labels, a row a picture."""
+
+from __future__ import annotations
+
+import csv
+import json
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from driftgate.checkpoint import CHECKPOINT_SECONDS, Pace, write_text
+from driftgate.lab.cli.console import duration, make_table, note, output, percent, print_json
+from driftgate.lab.cli.experiment import Choice
+from driftgate.lab.data.pictures import PictureFolder
+from driftgate.log import Step, Tally
+from driftgate.loggers import make_logger
+from driftgate.methods import Method, load_method
+from driftgate.stream import Hook, stream_steps, versions
+from driftgate.types import UNKNOWN, UNLABELED, DriftgateError
+
+RECORD = "record.json"
+COLUMNS = ("file", "label", "name", "probability", "novelty", "threshold", "learned")
+UNKNOWN_NAME = "unknown"
+NEWS_SECONDS = 60.0
+"""Between two lines about a folder that is followed."""
+
+
+@dataclass(frozen=True)
+class ImagesRun:
+    """What the options of ``adapt --images`` say, the model and the method apart."""
+
+    images: Path
+    batch_size: int = 64
+    workers: int = 1
+    follow: bool = False
+    idle: float | None = None
+    predictions: Path | None = None
+    logs: tuple[str, ...] = ()
+    out: Path | None = None
+    save: Path | None = None
+    resume: bool = False
+
+
+class PredictionsFile:
+    """One row a picture, on the disk after every batch."""
+
+    def __init__(self, path: Path, class_names: tuple[str, ...], *, resume: bool) -> None:
+        self.path, self.class_names = path, class_names
+        self.done: list[str] = []
+        if path.exists():
+            self.done = self._read(resume)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._append([COLUMNS])
+
+    def _read(self, resume: bool) -> list[str]:
+        with self.path.open(newline="", encoding="utf-8") as file:
+            rows = csv.reader(file)
+            if tuple(next(rows, ())) != COLUMNS:
+                raise DriftgateError(f"Expected the columns {', '.join(COLUMNS)} in {self.path} but it has others.")
+            if not resume:
+                raise DriftgateError(f"Found {self.path}; give --resume to go on with it, or name another file.")
+            return [row[0] for row in rows if len(row) == len(COLUMNS)]
+
+    def __call__(self, step: Step) -> None:
+        said = step.prediction
+        columns = (said.labels, said.scores.amax(dim=1), said.novelty, said.pseudo_labels)
+        rows = zip(step.batch["files"], *(column.tolist() for column in columns), strict=True)
+        threshold = f"{said.thresholds.prediction:.6g}"
+        self._append(
+            (file, label, self._name(label), f"{probability:.6g}", f"{novelty:.6g}", threshold, self._name(learned))
+            for file, label, probability, novelty, learned in rows
+        )
+
+    def _name(self, label: int) -> str:
+        """Of a class; empty where nothing was learned."""
+        return {UNKNOWN: UNKNOWN_NAME, UNLABELED: ""}[label] if label < 0 else self.class_names[label]
+
+    def _append(self, rows: Any) -> None:
+        with self.path.open("a", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows(rows)
+
+
+def adapt_images(choice: Choice, run: ImagesRun, *, as_json: bool) -> None:
+    """Predict and learn, picture by picture as they come; Ctrl-C ends it like the end of the folder."""
+    started = time.perf_counter()
+    method = choice.create(choice.open_model())
+    if run.resume and run.save is not None and run.save.exists():
+        method = saved_method(run.save, method)
+    names, file = method.model.spec.class_names, run.predictions
+    tally = Tally(names)
+    with ExitStack() as stack:
+        rows = None if file is None else PredictionsFile(file, names, resume=run.resume)
+        hooks: list[Hook] = [stack.enter_context(make_logger(text, append=run.resume)) for text in run.logs]
+        hooks += [] if rows is None else [rows]
+        stopped = stack.enter_context(ended_by_signals())
+        folder = PictureFolder(
+            run.images,
+            method.model.spec,
+            batch_size=run.batch_size,
+            done=[] if rows is None else rows.done,
+            follow=run.follow,
+            idle=run.idle,
+            stopped=stopped.is_set,
+            workers=run.workers,
+        )
+        news, saving = Pace(NEWS_SECONDS), Pace(CHECKPOINT_SECONDS)
+        for step in stream_steps(method, folder):
+            tally.add_prediction(step.prediction)
+            for hook in hooks:
+                hook(step)
+            if news.due():
+                note(f"{tally.samples:,} pictures, {len(folder.skipped)} skipped.")
+            if run.save is not None and saving.due():
+                method.save(run.save)
+    if run.save is not None:
+        method.save(run.save)
+    record = _record(method, run, tally, folder, time.perf_counter() - started)
+    path = None if run.out is None else run.out / RECORD
+    if path is not None:
+        write_text(path, json.dumps(record, indent=2, allow_nan=False) + "\n")
+    if as_json:
+        print_json(record)
+    else:
+        _print(record)
+    if folder.skipped:
+        note(f"{len(folder.skipped)} pictures could not be read, the first is {folder.skipped[0]}.")
+    for what, place in (("rows are", run.predictions), ("adapted method is", run.save), ("record is", path)):
+        if place is not None:
+            note(f"The {what} in {place}.")
+
+
+def saved_method(path: Path, fresh: Method) -> Method:
+    """The method saved in ``path``, to go on with; it must be what the options ask for, ``fresh``."""
+    saved = load_method(path, model=fresh.model)
+    if (saved.name, saved.settings) != (fresh.name, fresh.settings):
+        raise DriftgateError(
+            f"Expected to go on with {fresh.name!r} as it is set now but {path} holds {saved.name!r}, or other "
+            "settings; leave --resume out, or give the same options."
+        )
+    return saved
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[threading.Event]:
+    """Set by Ctrl-C or SIGTERM: the step at hand is finished and everything saved. A second Ctrl-C breaks off."""
+    stopped = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stopped  # only the main thread may say what a signal does
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.getsignal(number) for number in numbers]
+
+    def stop(*_: object) -> None:
+        stopped.set()
+        signal.signal(signal.SIGINT, before[0])
+
+    for number in numbers:
+        signal.signal(number, stop)
+    try:
+        yield stopped
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+def _record(method: Method, run: ImagesRun, tally: Tally, folder: PictureFolder, seconds: float) -> dict[str, Any]:
+    return {
+        "method": method.name,
+        "settings": method.settings.model_dump(mode="json"),
+        "model": method.model.spec.model_dump(mode="json"),
+        "images": str(run.images),
+        "batches": tally.batches,
+        "samples": tally.samples,
+        "skipped": folder.skipped,
+        "without_labels": tally.as_dict(),
+        "seconds": seconds,
+        "state_bytes": method.num_bytes,
+        "versions": versions(),
+    }
+
+
+def _print(record: dict[str, Any]) -> None:
+    told = record["without_labels"]
+    title = (
+        f"{record['method']} on {record['images']}: {record['samples']:,} pictures in {record['batches']} batches, "
+        f"{len(record['skipped'])} skipped, {duration(record['seconds'])}"
+    )
+    table = make_table(title, ("what", "value", "meaning"), left=("what", "meaning"))
+    table.add_row("rejected", percent(told["rejected_share"]), "share of pictures predicted as unknown", style="bold")
+    table.add_row("learned", percent(told["learned_share"]), "share of pictures that got a pseudo-label")
+    table.add_row("novelty", f"{told['mean_novelty']:.4g}", "mean; larger = more unknown")
+    for name, value in told["mean_losses"].items():
+        table.add_row(f"loss {name}", f"{value:.4g}", "mean over the batches that had it")
+    for name, share in sorted(told["class_shares"].items(), key=lambda item: -item[1])[:10]:
+        if share > 0:
+            table.add_row(name, percent(share), "share of pictures predicted as this class")
+    output.print(table)
