@@ -13,8 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from driftgate.checkpoint import write_atomically
 from driftgate.extras import require
+from driftgate.files import write_atomically
 from driftgate.log import Step
 from driftgate.types import DriftgateError
 

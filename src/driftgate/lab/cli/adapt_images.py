@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from driftgate.checkpoint import CHECKPOINT_SECONDS, Pace, write_text
+from driftgate.checkpoint import CHECKPOINT_SECONDS, Pace
+from driftgate.files import write_text
 from driftgate.lab.cli.console import duration, make_table, note, output, percent, print_json
 from driftgate.lab.cli.experiment import Choice
 from driftgate.lab.data.pictures import PictureFolder
