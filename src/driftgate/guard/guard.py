@@ -41,7 +41,7 @@ ASKED = "asked for"
 FINITE = "finite"
 """The alarm of a network that left the numbers; it needs no evidence."""
 
-QUIET, LOUD = 2.0, 5.0
+QUIET, LOUD = 4.0, 6.0
 """Logarithms of evidence: up to which a look is calm, and the most that is kept while nothing is learned, so that it
 can fall again soon."""
 
