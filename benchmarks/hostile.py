@@ -6,7 +6,8 @@
 
 For every kind of episode: the score on the clean batches after it, in per cent, the method learning on; ``never`` is
 the score of the same batches without an episode before them. ``alarm`` is the episode's batch at which the guard first
-rang, and the signal that rang. The digits are drawn anew for each batch, so that a stream of any length is to be had.
+rang, and the signal that rang; ``again`` the clean batch at which it first let the method learn again; ``early`` counts
+alarms before the episode. The digits are drawn anew for each batch, so that a stream of any length is to be had.
 """
 
 from __future__ import annotations
@@ -34,10 +35,12 @@ from driftgate.rng import seeded
 from driftgate.shifts import ClassSplit, Shift
 from driftgate.types import UNKNOWN, DivergedError
 
-BEFORE, AFTER, HOSTILE = 100, 30, 60
+BEFORE, AFTER, HOSTILE = 200, 30, 60
 """Clean batches before and after an episode; and those its pictures are drawn from."""
 
 KINDS = ("only unknown", "one class", "black", "noise", "upside down")
+MORE_KINDS = ("copies", "mixed")
+MIXED = ("only unknown", "black", "noise", "one class", "copies")
 Clean = list[tuple[Tensor, Tensor]]
 
 
@@ -53,6 +56,8 @@ def hostile_batch(kind: str, images: Tensor, labels: Tensor, generator: torch.Ge
         return some((labels == 0).nonzero().flatten())
     if kind == "black":
         return torch.zeros(BATCH_SIZE, *images.shape[1:])
+    if kind == "copies":
+        return some(torch.arange(len(images)))[:1].repeat(BATCH_SIZE, 1, 1, 1)
     if kind == "noise":
         return torch.rand(BATCH_SIZE, *images.shape[1:], generator=generator)
     return some(torch.arange(len(images))).flip(2)
@@ -62,8 +67,8 @@ def episode(kind: str, count: int, clean: Clean) -> Iterator[Tensor]:
     """``count`` hostile batches."""
     images, labels = (torch.cat(parts) for parts in zip(*clean, strict=True))
     generator = seeded(7)
-    for _ in range(count):
-        yield hostile_batch(kind, images, labels, generator)
+    for index in range(count):
+        yield hostile_batch(MIXED[index % len(MIXED)] if kind == "mixed" else kind, images, labels, generator)
 
 
 def score(learner: Any, batches: Iterable[tuple[Tensor, Tensor]], split: ClassSplit) -> float:
@@ -97,9 +102,14 @@ def resumed(name: str, source: SourceModel, settings: dict[str, Any], folder: Pa
 
 
 def compare(
-    name: str, source: SourceModel, split: ClassSplit, clean: Clean, counts: list[int], settings: dict[str, Any]
+    name: str,
+    source: SourceModel,
+    split: ClassSplit,
+    clean: Clean,
+    episodes: list[tuple[str, int]],
+    settings: dict[str, Any],
 ) -> None:
-    """Print a row for each kind and length of episode."""
+    """Print a row for each episode, a kind and a length."""
     before, after, other = clean[:BEFORE], clean[BEFORE : BEFORE + AFTER], clean[BEFORE + AFTER :]
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
@@ -109,23 +119,23 @@ def compare(
         guard.snapshot("before the episode")
         early = [event for event in guard.events if event.kind == "alarm"]
         never = score(resumed(name, source, settings, folder).method, after, split)
-        for kind in KINDS:
-            for count in counts:
-                plain = resumed(name, source, settings, folder).method
-                endure(plain, episode(kind, count, other))
-                without = score(plain, after, split)
-                guarded = resumed(name, source, settings, folder)
-                known = [snapshot.id for snapshot in guarded.snapshots()]
-                first = guarded.health().look
-                endure(guarded, episode(kind, count, other))
-                rang = [event for event in guarded.events if event.kind == "alarm"]
-                alarm = f"{rang[0].look - first}, {rang[0].signal}" if rang else "none"
-                held = score(guarded, after, split)
-                row = (name, kind, str(count), *(f"{value:.1f}" for value in (never, without, held)), alarm)
-                print(f"| {' | '.join(row)} | {len(early)} |", flush=True)
-                for path in folder.glob("snapshot-*"):  # the next one goes on from the same snapshots
-                    if int(path.stem.split("-")[1]) not in known:
-                        path.unlink()
+        for kind, count in episodes:
+            plain = resumed(name, source, settings, folder).method
+            endure(plain, episode(kind, count, other))
+            without = score(plain, after, split)
+            guarded = resumed(name, source, settings, folder)
+            known, first = {snapshot.id for snapshot in guarded.snapshots()}, guarded.health().look
+            endure(guarded, episode(kind, count, other))
+            rang = [event for event in guarded.events if event.kind == "alarm"]
+            alarm = f"{rang[0].look - first}, {rang[0].signal}" if rang else "none"
+            held = score(guarded, after, split)
+            slow = [event.look - first - count for event in guarded.events if event.kind == "slow"]
+            again = str(slow[-1]) if slow else "-"
+            row = (name, kind, str(count), *(f"{value:.1f}" for value in (never, without, held)), alarm, again)
+            print(f"| {' | '.join(row)} | {len(early)} |", flush=True)
+            for path in folder.glob("snapshot-*"):  # the next episode comes after the same snapshots
+                if int(path.stem.split("-")[1]) not in known:
+                    path.unlink()
 
 
 def ring_for_nothing(name: str, source: SourceModel, clean: Iterable[Tensor], settings: dict[str, Any]) -> None:
@@ -144,12 +154,14 @@ def main() -> None:
     parser.add_argument("--methods", default=",".join(gradient))
     parser.add_argument("--shift", default="OPDA")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--kinds", default=",".join(KINDS), help=f"and there are {', '.join(MORE_KINDS)}")
     parser.add_argument("--batches", default="60", help="lengths of the episodes, like 60,300")
     parser.add_argument("--calm", type=int, help="batches of a stream without an episode")
     parser.add_argument("--model", type=Path, help="a source model of these digits; trained if there is none")
     parser.add_argument("--set", action="append", default=[], help="a setting of the methods, like skip_unusual=false")
     chosen = parser.parse_args()
     settings = {name: yaml.safe_load(value) for name, _, value in (text.partition("=") for text in chosen.set)}
+    episodes = [(kind, int(count)) for count in chosen.batches.split(",") for kind in chosen.kinds.split(",")]
     data = open_dataset("digits")
     split = data.split(Shift(chosen.shift))
     with single_thread():
@@ -169,11 +181,10 @@ def main() -> None:
                 ring_for_nothing(name, source, (batch.images for batch in stream.batches()), settings)
             return
         clean = [(batch.images, batch.labels) for batch in stream.batches()]
-        print(
-            "| method | episode | batches | never | without | with | alarm | early |\n|---|---|---|---|---|---|---|---|"
-        )
+        columns = ("method", "episode", "batches", "never", "without", "with", "alarm", "again", "early")
+        print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
         for name in chosen.methods.split(","):
-            compare(name, source, split, clean, [int(count) for count in chosen.batches.split(",")], settings)
+            compare(name, source, split, clean, episodes, settings)
 
 
 if __name__ == "__main__":

@@ -57,7 +57,7 @@ def test_a_snapshot_holds_only_what_changed(tmp_path: Path) -> None:
     guard.snapshot()
     (file,) = tmp_path.glob("snapshot-*")
     names = set(read_checkpoint(file, "guard-snapshot")[0])
-    assert "steps" in names and any("backbone.1.weight" in name for name in names)
+    assert "method.steps" in names and any("backbone.1.weight" in name for name in names)
     assert not any("backbone.0" in name or "classifier" in name for name in names)
 
 

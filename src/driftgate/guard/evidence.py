@@ -2,11 +2,13 @@
 
 At each look the test bets that the value lies farther from its level than the past's values did from theirs. The bet
 pays e, an e-value: where value and past could change places it is 1 in the mean, whatever their distribution. The
-evidence is what the stake has become, put in anew whenever most of it is lost, so that it reaches 1 / p no more than
+evidence is what the stake has become, put in anew whenever part of it is lost, so that it reaches 1 / p no more than
 once in 1 / p looks in the mean while nothing changes.
 
 A network that learns drifts also in health. The level follows the past, and the past's distances were measured in the
-same way, so that the same drift is part of what is usual; only what is faster or wider than before makes evidence.
+same way, so that the same drift is part of what is usual; only what is faster or wider than before makes evidence. What
+a network says that never learns has no such drift: there the direction counts too, with a stake on either side, and a
+small change that lasts is found sooner.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 LEVEL = 30
 """Newest values of the past, whose mean is where the next is expected."""
@@ -44,25 +46,34 @@ class SignalHealth:
 
 
 class Seen(NamedTuple):
-    """A value, the look it came with, and how far it lay from its level; NaN if there was none yet."""
+    """A value, the look it came with, and how far it lay above its level; NaN if there was none yet."""
 
     look: int
     value: float
     distance: float
 
 
+@dataclass
+class Stake:
+    """What a bet has become, as a logarithm, and the look it was put in at; ``side`` 0 bets on both sides at once."""
+
+    side: Literal[1, 0, -1]
+    log_evidence: float = 0.0
+    begun: int = 0
+
+
 class SequentialTest:
     """The past of one signal and the evidence that it left it.
 
     ``past`` values make the past; the newest ``lag`` are none yet, so that an episode is not taken for usual while it
-    begins.
+    begins. ``directed`` bets on each side by itself.
     """
 
-    def __init__(self, past: int, lag: int) -> None:
+    def __init__(self, past: int, lag: int, *, directed: bool = False) -> None:
+        self.directed = directed
         self.seen: deque[Seen] = deque(maxlen=past + lag)
         self.lag = lag
-        self.log_evidence = 0.0
-        self.begun = 0
+        self.stakes = self._new_stakes()
         self.value = math.nan
 
     def look(self, number: int, value: float, *, most: float, follow: bool = True) -> None:
@@ -71,14 +82,22 @@ class SequentialTest:
         Without ``follow`` the value is judged but will never be past.
         """
         self.value = value
-        distance = abs(value - self.level)
+        distance = value - self.level
         usual = self._distances()
         if len(usual) >= FEWEST and not math.isnan(distance):
-            if self.log_evidence <= 0.0:
-                self.log_evidence, self.begun = 0.0, number
-            self.log_evidence = min(self.log_evidence + math.log(e_value(distance, usual, self.spread)), most)
+            unit = self.spread
+            for stake in self.stakes:
+                if stake.log_evidence <= 0.0:
+                    stake.log_evidence, stake.begun = 0.0, number
+                paid = e_value(on_side(distance, stake.side), [on_side(far, stake.side) for far in usual], unit)
+                stake.log_evidence = min(stake.log_evidence + math.log(paid), most)
         if follow:
             self.seen.append(Seen(number, value, distance))
+
+    @property
+    def strongest(self) -> Stake:
+        """The stake with the larger evidence."""
+        return max(self.stakes, key=lambda stake: stake.log_evidence)
 
     @property
     def level(self) -> float:
@@ -92,11 +111,11 @@ class SequentialTest:
         usual = self._distances()
         if not usual:
             return math.nan
-        return max(sum(usual) / len(usual), SMALLEST_SPREAD * abs(self.level), 1e-12)
+        return max(sum(map(abs, usual)) / len(usual), SMALLEST_SPREAD * abs(self.level), 1e-12)
 
     def rewind(self, look: int) -> None:
         """Forget the evidence, and all that came at that look or later."""
-        self.log_evidence = 0.0
+        self.stakes = self._new_stakes()
         while self.seen and self.seen[-1].look >= look:
             self.seen.pop()
 
@@ -106,9 +125,12 @@ class SequentialTest:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Put back what ``state_dict`` gave; evidence begins anew."""
-        self.log_evidence = 0.0
+        self.stakes = self._new_stakes()
         self.seen.clear()
         self.seen.extend(Seen(number, value, math.nan if far is None else far) for number, value, far in state["seen"])
+
+    def _new_stakes(self) -> tuple[Stake, ...]:
+        return (Stake(1), Stake(-1)) if self.directed else (Stake(0),)
 
     def _past(self) -> list[Seen]:
         return list(self.seen)[: max(len(self.seen) - self.lag, 0)]
@@ -117,11 +139,16 @@ class SequentialTest:
         return [seen.distance for seen in self._past() if not math.isnan(seen.distance)]
 
 
+def on_side(distance: float, side: Literal[1, 0, -1]) -> float:
+    """How far to that side; to either for 0."""
+    return side * distance if side else abs(distance)
+
+
 def e_value(distance: float, usual: list[float], unit: float) -> float:
-    """(n + 1) g(d) / (g(d) + sum of g over the n usual distances), g(d) = exp(d / unit).
+    """(n + 1) g(d) / (g(d) + sum of g over the n usual distances), g(d) = exp(d / unit); never 0.
 
     If all n + 1 distances could change places, each is d equally often and the mean of the quotient is 1.
     """
     farthest = max(distance, *usual)
-    mine, *others = (math.exp((far - farthest) / unit) for far in (distance, *usual))
+    mine, *others = (math.exp(max((far - farthest) / unit, -50.0)) for far in (distance, *usual))
     return (len(usual) + 1) * mine / (mine + sum(others))

@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
 
 from driftgate.guard.evidence import SequentialTest, SignalHealth
-from driftgate.guard.signals import DEEP, MEANINGS, Looks, StartNetwork, changes
+from driftgate.guard.signals import DEEP, DIRECTED, MEANINGS, Looks, StartNetwork, changes
 from driftgate.guard.snapshots import Snapshot, SnapshotRing
 from driftgate.methods.base import Method
 from driftgate.types import DivergedError, DriftgateError, Prediction
@@ -40,8 +41,9 @@ ASKED = "asked for"
 FINITE = "finite"
 """The alarm of a network that left the numbers; it needs no evidence."""
 
-QUIET = 1.0
-"""Logarithm of evidence up to which a look is calm."""
+QUIET, LOUD = 4.0, 6.0
+"""Logarithms of evidence: up to which a look is calm, and the most that is kept while nothing is learned, so that it
+can fall again soon."""
 
 MOST_EVENTS = 10_000
 """Older ones are forgotten: a guard lives for weeks."""
@@ -67,17 +69,17 @@ class GuardSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     look_samples: int = Field(default=64, ge=1)
-    source_samples: int = Field(default=16, ge=0)
+    source_samples: int = Field(default=32, ge=0)
     snapshot_every: int = Field(default=20, ge=1)
     keep: int = Field(default=8, ge=1)
     warmup: int = Field(default=20, ge=0)
     past: int = Field(default=100, ge=20)
     lag: int = Field(default=10, ge=0)
     false_alarm: float = Field(default=1 / 20_000, gt=0.0, lt=1.0)
-    settle: int = Field(default=10, ge=1)
+    settle: int = Field(default=5, ge=1)
     patience: int = Field(default=500, ge=1)
     slow_rate: float = Field(default=0.1, gt=0.0, le=1.0)
-    slow_looks: int = Field(default=50, ge=0)
+    slow_looks: int = Field(default=30, ge=0)
 
 
 @dataclass(frozen=True)
@@ -145,7 +147,13 @@ class Guard:
         self._events: deque[Event] = deque(maxlen=MOST_EVENTS)
         self._ring = SnapshotRing(method, folder, chosen.keep)
         start = StartNetwork(method.model, self._ring.start_model())
-        self._looks = Looks(method, start, chosen.look_samples, chosen.source_samples)
+        self._looks = Looks(
+            method,
+            start,
+            look_samples=chosen.look_samples,
+            source_samples=chosen.source_samples,
+            reference_looks=chosen.warmup,
+        )
         self._rates = [group["lr"] for group in _groups(method)]
         self._tests: dict[str, SequentialTest] = {}
         self._mode: Mode = "learning"
@@ -211,7 +219,7 @@ class Guard:
         """Write a snapshot now; the oldest leaves the ring if it is full."""
         with self._lock:
             tests = {name: test.state_dict() for name, test in self._tests.items()}
-            taken = self._ring.take(self._look, reason, {"tests": tests})
+            taken = self._ring.take(self._look, reason, self._looks.state_dict(), {"tests": tests})
             self._last_snapshot = self._look
             self._tell("snapshot", reason, snapshot=taken.id)
             return taken
@@ -224,16 +232,21 @@ class Guard:
     def rollback(self, snapshot: int, reason: str = ASKED) -> Snapshot:
         """Put the method back to a snapshot, 0 for the start, with what was its calm past; ``mode`` stays as it is."""
         with self._lock:
-            found = self._put_back(snapshot, reason)
-            self._restore_tests(found[1].get("tests", {}))
-            return found[0]
+            tensors, extra = self._put_back(snapshot, reason)
+            if snapshot > 0:
+                self._looks.load_state_dict(tensors)
+            self._tests = {name: self._new_test(name) for name in extra.get("tests", {})}
+            for name, test in self._tests.items():
+                test.load_state_dict(extra["tests"][name])
+            self._first = self._look + (0 if self._tests else self.settings.warmup)
+            return next(found for found in self._ring.snapshots if found.id == snapshot)
 
     def health(self) -> Health:
         """How the method is, as of the last look."""
         with self._lock:
             limit = self._limit()
             signals = {
-                name: SignalHealth(test.value, test.level, test.spread, min(max(test.log_evidence / limit, 0.0), 1.0))
+                name: SignalHealth(test.value, test.level, test.spread, _share(test.strongest.log_evidence, limit))
                 for name, test in self._tests.items()
             }
             return Health(self._mode, self.method.steps, self._look, self._alarms, signals)
@@ -273,15 +286,14 @@ class Guard:
             return
         limit = self._limit()
         for name, value in signals.items():
-            lag = 1 if name in DEEP else self.settings.lag
-            test = self._tests.setdefault(name, SequentialTest(self.settings.past, lag))
-            # While nothing is learned, evidence must be able to fall again soon.
-            test.look(self._look, value, most=limit if learns else QUIET * 3, follow=learns)
-        name, worst = max(self._tests.items(), key=lambda item: item[1].log_evidence)
+            test = self._tests.setdefault(name, self._new_test(name))
+            test.look(self._look, value, most=limit if learns else LOUD, follow=learns)
+        name, test = max(self._tests.items(), key=lambda item: item[1].strongest.log_evidence)
+        worst = test.strongest
         if self._mode == "stopped":
             self._wait(worst.log_evidence)
         elif learns and worst.log_evidence >= limit:
-            reason = f"{MEANINGS[name]}: {worst.value:.4g} where {worst.level:.4g} +- {worst.spread:.2g} was usual"
+            reason = f"{MEANINGS[name]}: {test.value:.4g} where {test.level:.4g} +- {test.spread:.2g} was usual"
             self._alarm(name, reason, worst.begun)
         elif learns:
             self._go_on(worst.log_evidence)
@@ -323,22 +335,19 @@ class Guard:
             except (DriftgateError, OSError) as error:
                 self._tell("failure", f"snapshot {snapshot} cannot be read: {error}")
 
-    def _put_back(self, snapshot: int, reason: str) -> tuple[Snapshot, dict[str, Any]]:
-        extra = self._ring.put_back(snapshot)
+    def _put_back(self, snapshot: int, reason: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        kept = self._ring.put_back(snapshot)
         self._looks.forget()
         self._tell("rollback", reason, snapshot=snapshot)
-        return next(found for found in self._ring.snapshots if found.id == snapshot), extra
+        return kept
 
-    def _restore_tests(self, states: dict[str, Any]) -> None:
-        self._tests = {}
-        for name, state in states.items():
-            self._tests[name] = SequentialTest(self.settings.past, 1 if name in DEEP else self.settings.lag)
-            self._tests[name].load_state_dict(state)
-        self._first = self._look + (0 if states else self.settings.warmup)
+    def _new_test(self, name: str) -> SequentialTest:
+        lag = 1 if name in DEEP else self.settings.lag
+        return SequentialTest(self.settings.past, lag, directed=name in DIRECTED)
 
     def _limit(self) -> float:
-        """Logarithm of the evidence that rings: each signal has its part of the false alarms."""
-        return math.log(len(MEANINGS) / self.settings.false_alarm)
+        """Logarithm of the evidence that rings: each stake has its part of the false alarms."""
+        return math.log((len(MEANINGS) + len(DIRECTED)) / self.settings.false_alarm)
 
     def _enter(self, mode: Mode) -> None:
         self._mode, self._mode_since, self._calm_looks = mode, self._look, 0
@@ -352,6 +361,10 @@ class Guard:
         logger.log(level, "%s at step %d: %s", kind, event.steps, reason)
         if self.on_event is not None:
             self.on_event(event)
+
+
+def _share(evidence: float, limit: float) -> float:
+    return min(max(evidence / limit, 0.0), 1.0)
 
 
 def _groups(method: Method) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """What the guard looks at: numbers that need no label, one set a look.
 
-Most come with the answers for nothing. Two need the network as it came, which answers a sample of the same traffic:
-it never learns, so that whatever moves its answers is the stream and not the adaptation. Three cost a pass over the
+Most come with the answers for nothing. Four need the network as it came, which answers a sample of the same traffic: it
+never learns, so that whatever moves its answers is the stream and not the adaptation. Three cost a pass over the
 weights and are read at every tenth look.
 """
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from driftgate.methods.base import Method
-from driftgate.models.source_model import SourceModel
+from driftgate.models.source_model import ModelOutput, SourceModel
 from driftgate.novelty.scores import entropy
 from driftgate.types import UNKNOWN, Prediction
 
@@ -24,6 +24,9 @@ DEEP_EVERY = 10
 
 DEEP = frozenset({"weights", "mixture", "taught"})
 """The signals of such a reading."""
+
+DIRECTED = frozenset({"source_doubt", "source_classes", "source_shift"})
+"""Signals of the network that never learns, which therefore have no drift of their own."""
 
 QUANTILES = {"novelty_median": 0.5, "novelty_high": 0.9}
 
@@ -35,6 +38,7 @@ MEANINGS = {
     "agreement": "share of the sampled traffic on which the network as it came predicts the same class",
     "source_doubt": "mean entropy of the answers of the network as it came",
     "source_classes": "entropy of the classes it predicts",
+    "source_shift": "distance of the mean feature it sees from that of the first looks, in deviations",
     "weights": "growth of the distance of the weights from the start, in lengths of the start",
     "mixture": "growth of the distance of the mixture's means from the first reading, in lengths of these",
     "taught": "share of the batches since the last reading that changed a weight",
@@ -52,11 +56,11 @@ class StartNetwork:
         self._learning = [name for name in self.tensors if name in learning]
 
     @torch.no_grad()
-    def logits(self, images: Tensor) -> Tensor:
-        """(N, C) of prepared images, normalised by the statistics it was trained with."""
+    def forward(self, images: Tensor) -> ModelOutput:
+        """Features and logits of prepared images, normalised by the statistics it was trained with."""
         self.model.eval()
-        answer: Tensor = functional_call(self.model, self.tensors, (images,)).logits
-        return answer
+        output: ModelOutput = functional_call(self.model, self.tensors, (images,))
+        return output
 
     @torch.no_grad()
     def distance(self) -> float:
@@ -73,17 +77,22 @@ class StartNetwork:
 
 
 class Looks:
-    """Gathers answers until they are enough for a look, and makes its signals."""
+    """Gathers answers until they are enough for a look, and makes its signals.
 
-    def __init__(self, method: Method, start: StartNetwork, look_samples: int, source_samples: int) -> None:
+    The first ``reference_looks`` looks tell where the features of the network as it came usually lie.
+    """
+
+    def __init__(
+        self, method: Method, start: StartNetwork, *, look_samples: int, source_samples: int, reference_looks: int
+    ) -> None:
         self.method, self.start = method, start
-        self.look_samples, self.source_samples = look_samples, source_samples
+        self.look_samples, self.source_samples, self.reference_looks = look_samples, source_samples, reference_looks
         self._answers: list[Prediction] = []
-        self._source: list[tuple[Tensor, Tensor]] = []
+        self._source: list[tuple[ModelOutput, Tensor]] = []
         self._taught: list[bool] = []
         self._looks = 0
-        self._first_means: Tensor | None = None
         self._before: dict[str, float] = {}
+        self._reference: dict[str, Tensor] = {}
 
     def add(self, batch: Any, prediction: Prediction, taught: bool | None) -> dict[str, float] | None:
         """Take in one batch; the signals of a look once enough samples are together.
@@ -105,36 +114,57 @@ class Looks:
         return signals
 
     def forget(self) -> None:
-        """Begin anew after the method was put back."""
+        """Begin a look anew after the method was put back."""
         self._answers, self._source, self._taught, self._before = [], [], [], {}
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """What later looks are compared with: moments of the first features, and the first means of the mixture."""
+        return dict(self._reference)
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Put back what ``state_dict`` gave."""
+        self._reference = {name: value.to(self.method.model.mean.device) for name, value in state.items()}
 
     def _ask_source(self, batch: Any, prediction: Prediction) -> None:
         images = self.method.model.prepare(batch)
         wanted = max(1, round(len(images) * min(self.source_samples / self.look_samples, 1.0)))
         # Evenly out of the batch, so that a batch sorted by class is seen whole.
         places = torch.linspace(0, len(images) - 1, wanted, device=images.device).round().long()
-        self._source.append((self.start.logits(images[places]), prediction.scores[places].argmax(dim=1)))
+        self._source.append((self.start.forward(images[places]), prediction.scores[places].argmax(dim=1)))
 
     def _source_signals(self) -> dict[str, float]:
         if not self._source:
             return {}
-        logits, mine = (torch.cat(parts) for parts in zip(*self._source, strict=True))
+        outputs, mine = zip(*self._source, strict=True)
+        logits, features = (torch.cat([getattr(out, name) for out in outputs]) for name in ("logits", "features"))
         theirs = logits.argmax(dim=1)
         return {
-            "agreement": float((theirs == mine).double().mean()),
+            "agreement": float((theirs == torch.cat(mine)).double().mean()),
             "source_doubt": float(entropy(logits.double().log_softmax(dim=1)).mean()),
             "source_classes": class_entropy(theirs, logits.shape[1]),
+            **self._shift(features.double()),
         }
+
+    def _shift(self, features: Tensor) -> dict[str, float]:
+        """Root of the mean over the dimensions of (batch mean - mean)^2 / variance; nothing while both are learned."""
+        known = self._reference
+        if self._looks < self.reference_looks or "features" not in known:
+            sums = torch.stack([features.new_full((features.shape[1],), len(features)), features.sum(dim=0)])
+            moments = torch.cat([sums, features.square().sum(dim=0, keepdim=True)])
+            known["features"] = known.get("features", 0.0) + moments
+            return {}
+        count, total, squares = known["features"]
+        mean = total / count
+        variance = (squares / count - mean.square()).clamp_min(1e-12)
+        return {"source_shift": float(((features.mean(dim=0) - mean).square() / variance).mean().sqrt())}
 
     def _deep_signals(self) -> dict[str, float]:
         distances = {"weights": self.start.distance()}
         mixture = getattr(self.method, "mixture", None)
         if mixture is not None:
             means = mixture.means.detach().double().clone()
-            if self._first_means is None:
-                self._first_means = means
-            length = self._first_means.square().sum().sqrt().clamp_min(1e-30)
-            distances["mixture"] = float((means - self._first_means).square().sum().sqrt() / length)
+            first = self._reference.setdefault("mixture", means)
+            distances["mixture"] = float((means - first).norm() / first.norm().clamp_min(1e-30))
         grown = {name: value - self._before[name] for name, value in distances.items() if name in self._before}
         self._before, taught, self._taught = distances, self._taught, []
         return grown | {"taught": sum(taught) / len(taught)}

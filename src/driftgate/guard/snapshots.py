@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from driftgate.checkpoint import read_checkpoint, under_prefix, write_checkpoint
+from driftgate.checkpoint import read_checkpoint, under_prefix, with_prefix, write_checkpoint
 from driftgate.methods.base import Method
 from driftgate.methods.persistence import KIND as METHOD
 from driftgate.methods.persistence import method_info, method_tensors, restore_method
@@ -65,8 +65,8 @@ class SnapshotRing:
         facts = start.stat()
         self.snapshots.insert(0, Snapshot(0, 0, 0, "start", facts.st_size, facts.st_mtime))
 
-    def take(self, look: int, reason: str, extra: dict[str, Any]) -> Snapshot:
-        """Write what differs from the start; ``extra`` is anything that JSON knows, and ``put_back`` gives it back."""
+    def take(self, look: int, reason: str, tensors: dict[str, Tensor], extra: dict[str, Any]) -> Snapshot:
+        """Write what differs from the start; ``tensors`` and ``extra``, what JSON knows, are given back later."""
         start, now = read_checkpoint(self.folder / START, METHOD)[0], method_tensors(self.method)
         changed = {name: value for name, value in now.items() if not _same(value, start.get(name))}
         number, created = self.snapshots[-1].id + 1, time.time()
@@ -79,25 +79,30 @@ class SnapshotRing:
             "gone": [name for name in start if name not in now],
             "extra": extra,
         }
-        write_checkpoint(self._path(number), KIND, changed, info)
+        write_checkpoint(
+            self._path(number), KIND, {**with_prefix("method", changed), **with_prefix("guard", tensors)}, info
+        )
         size = self._path(number).stat().st_size
         self.snapshots.append(Snapshot(number, self.method.steps, look, reason, size, created))
         while len(self.snapshots) > self.keep + 1:
             self._path(self.snapshots.pop(1).id).unlink(missing_ok=True)
         return self.snapshots[-1]
 
-    def put_back(self, number: int) -> dict[str, Any]:
-        """Give the method the state of a snapshot; returns its ``extra``, which is empty for the start."""
+    def put_back(self, number: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Give the method the state of a snapshot; returns its ``tensors`` and ``extra``, both empty for the start."""
         if number not in [snapshot.id for snapshot in self.snapshots]:
             there = ", ".join(str(snapshot.id) for snapshot in self.snapshots)
             raise DriftgateError(f"Expected a snapshot out of {there} but got {number}; old ones leave the ring.")
-        tensors, extra = read_checkpoint(self.folder / START, METHOD)[0], {}
+        state = read_checkpoint(self.folder / START, METHOD)[0]
+        tensors: dict[str, Tensor] = {}
+        extra: dict[str, Any] = {}
         if number > 0:
-            changed, info = read_checkpoint(self._path(number), KIND)
-            tensors = {name: value for name, value in tensors.items() if name not in info["gone"]} | changed
-            extra = info["extra"]
-        restore_method(self.method, tensors)
-        return extra
+            found, info = read_checkpoint(self._path(number), KIND)
+            state = {name: value for name, value in state.items() if name not in info["gone"]}
+            state |= under_prefix("method", found)
+            tensors, extra = under_prefix("guard", found), info["extra"]
+        restore_method(self.method, state)
+        return tensors, extra
 
     def start_model(self) -> dict[str, Tensor]:
         """The tensors of the network at the start, by their names in the model."""
