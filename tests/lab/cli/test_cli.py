@@ -305,7 +305,7 @@ def test_progress_outlives_results_that_could_not_be_saved(
     pretrain = [*_pretrain(tree, tmp_path / "model"), "--epochs", 1]
     with monkeypatch.context() as patched:
         patched.setattr(stream_module, "run_stream", often)
-        patched.setattr("driftgate.methods.save_method", full)
+        patched.setattr("driftgate.methods.Method.save", full)
         patched.setattr(SourceModel, "save", full)
         for command in (adapt, pretrain):
             result = run(*command)

@@ -89,7 +89,7 @@ def adapt(
     )
     from driftgate.lab.data.orders import StreamShare
     from driftgate.lab.data.streams import DomainStream
-    from driftgate.methods import create, resolve_settings, save_method
+    from driftgate.methods import create, resolve_settings
     from driftgate.models import SourceModel
     from driftgate.stream import run_stream
     from driftgate.types import DriftgateError
@@ -165,7 +165,7 @@ def adapt(
         if out is not None:
             result.save(out / RECORD)
         if save is not None:
-            save_method(adapting, save)
+            adapting.save(save)
     if as_json:
         print_json(result.record)
     else:
