@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from driftgate import Method, SourceModel, available
-from driftgate.methods.persistence import method_tensors
 from driftgate.models.statistics import SourceStatistics
 
 NUM_CLASSES = 5
@@ -74,7 +73,7 @@ def images_of(count: int, seed: int) -> Tensor:
 
 def state_of(method: Method) -> dict[str, Tensor]:
     """A copy of everything that may change."""
-    return {name: tensor.clone() for name, tensor in method_tensors(method).items()}
+    return {name: tensor.clone() for name, tensor in method.state_dict().items()}
 
 
 def settings_for(name: str, network: nn.Module) -> dict[str, Any]:

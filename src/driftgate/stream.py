@@ -26,8 +26,8 @@ from driftgate.checkpoint import (
     write_text,
 )
 from driftgate.log import Step, StreamLog, Tally
-from driftgate.methods.base import Method
-from driftgate.methods.persistence import method_info, method_tensors, restore_method
+from driftgate.methods.base import Method, method_info
+from driftgate.methods.persistence import with_names_of_today
 from driftgate.models.input import labels_of
 from driftgate.resources import give_back_memory, peak_memory, reset_peak_memory, resident_memory
 from driftgate.shifts import ClassSplit, Shift
@@ -338,7 +338,7 @@ def _identity(method: Method, stream: Stream, split: ClassSplit | None, protocol
 
 
 def _save_progress(method: Method, stream: Stream, log: StreamLog, identity: dict[str, Any], path: str | Path) -> None:
-    tensors = {**with_prefix("method", method_tensors(method)), **with_prefix("log", log.tensors())}
+    tensors = {**with_prefix("method", method.state_dict()), **with_prefix("log", log.tensors())}
     write_checkpoint(path, PROGRESS, tensors, {**identity, "skipped": list(stream.skipped)})
 
 
@@ -350,6 +350,6 @@ def _resume(method: Method, stream: Stream, identity: dict[str, Any], path: str 
                 f"Expected to resume a run with {name} {mine} but {path} holds one with {info.get(name)}; "
                 "remove the file to start anew."
             )
-    restore_method(method, under_prefix("method", tensors))
+    method.load_state_dict(with_names_of_today(under_prefix("method", tensors)))
     stream.restore_skipped(info["skipped"])
     return StreamLog.from_tensors(under_prefix("log", tensors))

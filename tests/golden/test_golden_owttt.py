@@ -56,7 +56,7 @@ class OneBackwardPass(OWTTT):
     def _adapt(
         self, images: Tensor, passes: Passes, prototype_loss: Tensor, assessment: Assessment, memory: OWTTTMemory
     ) -> None:
-        self._optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad(set_to_none=True)
         total = prototype_loss
         if bool(assessment.seen.any()):
             features = self._forward(self._passes(), images[assessment.seen]).features

@@ -26,7 +26,7 @@ def test_state_is_exactly_the_documented_number_of_bytes(num_classes: int, dim: 
     assert mixture.num_bytes == expected
     mixture.update(torch.randn(3, dim), torch.rand(3, num_classes))
     mixture.evaluate(torch.randn(3, dim))
-    held = [value for value in vars(mixture).values() if isinstance(value, Tensor)]
+    held = [value for value in [*mixture.buffers(), *vars(mixture).values()] if isinstance(value, Tensor)]
     assert sum(value.numel() * value.element_size() for value in held) == mixture.num_bytes == expected
 
 

@@ -30,7 +30,7 @@ def test_state_is_exactly_the_documented_number_of_bytes(num_classes: int, dim: 
     assert mixture.num_bytes == expected
     mixture.update(torch.randn(3, dim), torch.rand(3, num_classes))
     mixture.evaluate(torch.randn(3, dim))
-    held = [value for value in vars(mixture).values() if isinstance(value, Tensor)]
+    held = [value for value in [*mixture.buffers(), *vars(mixture).values()] if isinstance(value, Tensor)]
     assert sum(value.numel() * value.element_size() for value in held) == mixture.num_bytes == expected
 
 
@@ -250,7 +250,7 @@ def test_no_covariance_a_class_is_ever_formed_and_one_factorisation_answers() ->
 def test_state_and_moments_of_the_other_form_are_refused() -> None:
     full, mixture = StreamingGMM(3, 4), tied(3, 4)
     batch = torch.randn(8, 4), torch.rand(8, 3)
-    with pytest.raises(DriftgateError, match=r"shape \(1, 10\) but got \(3, 10\); load it with the .* covariance"):
+    with pytest.raises(DriftgateError, match=r"shape \(1, 10\) but got \(3, 10\); load it with the .* settings"):
         mixture.load_state_dict(full.state_dict())
     with pytest.raises(DriftgateError, match=r"\(3, 4, 1\) but got \(3, 4, 3\)"):
         mixture.apply(full.moments(*batch))

@@ -73,7 +73,7 @@ def test_three_updates_by_hand() -> None:
         assert torch.allclose(teacher.tensors[name].double(), value, atol=1e-6), name
     # Weights that were averaged are those of a network that has them.
     real = model.clone()
-    real.load_state_dict({**model.state_dict(), **teacher.state_dict()})
+    real.load_state_dict({**model.state_dict(), **teacher.tensors})
     with torch.no_grad():
         assert torch.equal(real(pictures(model)).logits, teacher.forward(pictures(model)).logits)
 

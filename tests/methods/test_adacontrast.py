@@ -69,11 +69,11 @@ def test_second_step_by_hand() -> None:
     method.step(images_of(12, 0))
     before = state_of(method)
     student, teacher = small_model(), small_model()
-    for network, prefix in ((student, "model."), (teacher, "memory.teacher.")):
+    for network, prefix in ((student, "model."), (teacher, "teacher.weights.")):
         found = {name.removeprefix(prefix): value for name, value in before.items() if name.startswith(prefix)}
         network.load_state_dict(student.state_dict() | found)
-    bank, bank_probabilities = before["memory.bank.features"][:12], before["memory.bank.probabilities"][:12]
-    past, past_labels = before["memory.keys.features"][:12], before["memory.keys.labels"][:12].int().tolist()
+    bank, bank_probabilities = before["bank.features"][:12], before["bank.probabilities"][:12]
+    past, past_labels = before["keys.features"][:12], before["keys.labels"][:12].int().tolist()
 
     images = images_of(12, 1)
     generator = torch.Generator()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import NUM_CLASSES, SIZE, small_model
+from support import NUM_CLASSES, SIZE, small_model, state_of
 from torch import Tensor
 
 import driftgate
@@ -45,7 +45,7 @@ def test_a_pretrained_network_keeps_its_head_and_moves_its_backbone_slowly() -> 
         method = make(with_spec(pretrained=pretrained))
         learning = {name.split(".")[0] for name, value in method.model.named_parameters() if value.requires_grad}
         assert learning == ({"backbone"} if pretrained else {"backbone", "bottleneck", "classifier"})
-        rates = [group["lr"] for group in method.optimizer().param_groups]
+        rates = [group["lr"] for group in method.optimizer.param_groups]
         assert rates == [pytest.approx(1e-4 if pretrained else 1e-3), pytest.approx(1e-3)]
 
 
@@ -129,13 +129,13 @@ def test_an_unusual_batch_is_predicted_and_changes_nothing_but_a_counter() -> No
         method.step(images_of(32, seed))
     taught = int(method.calm.taught)
     assert taught >= 12
-    before, memory = weights_of(method), {name: value.clone() for name, value in method.memory_tensors().items()}
+    before, memory = weights_of(method), state_of(method)
     for hostile in (torch.zeros(32, 3, SIZE, SIZE), images_of(1, 0).repeat(32, 1, 1, 1)):
         prediction = method.step(hostile)
         assert (prediction.pseudo_labels == UNLABELED).all() and len(prediction.labels) == 32
     assert all(torch.equal(value, before[name]) for name, value in weights_of(method).items())
-    changed = {name for name, value in method.memory_tensors().items() if not torch.equal(value, memory[name])}
-    assert changed == {"calm.refused"} and int(method.calm.refused) == 2
+    changed = {name for name, value in state_of(method).items() if not torch.equal(value, memory[name])}
+    assert changed == {"calm.refused", "steps"} and int(method.calm.refused) == 2
     method.step(images_of(32, 50))
     assert int(method.calm.taught) == taught + 1 and int(method.calm.refused) == 0
 

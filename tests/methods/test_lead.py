@@ -181,7 +181,7 @@ def test_split_follows_the_classifier_that_is_there() -> None:
     method.model.load_state_dict(small_model(seed=1).state_dict())
     assert not torch.equal(method._subspaces().known, first.known)
     assert torch.equal(method._subspaces().known, make(small_model(seed=1))._subspaces().known)
-    assert method.memory_tensors().keys() == {"target_classes"} and method.num_bytes == 16
+    assert method._numbers().keys() == {"target_classes"} and method.num_bytes == 16
 
 
 def test_boundary_weights() -> None:

@@ -114,7 +114,7 @@ def test_the_network_comes_back_adapted_and_as_it_came(name: str) -> None:
 
 def test_parts_of_the_network_are_told_apart() -> None:
     method = driftgate.create("gmm", wrapped(CASES["nested"]), lr=0.1, backbone_lr_scale=0.25, adapt_layers="all")
-    backbone, head = method.optimizer().param_groups
+    backbone, head = method.optimizer.param_groups
     layer = method.network().get_submodule("top.out.1")
     assert {id(value) for value in layer.parameters()} <= {id(value) for value in head["params"]}
     assert len(head["params"]) == 4  # with those of the reducer

@@ -28,6 +28,7 @@ from driftgate.guard.evidence import SequentialTest, SignalHealth
 from driftgate.guard.signals import DEEP, DIRECTED, MEANINGS, Looks, StartNetwork, changes
 from driftgate.guard.snapshots import Snapshot, SnapshotRing
 from driftgate.methods.base import Method
+from driftgate.methods.gradient import GradientMethod
 from driftgate.types import DivergedError, DriftgateError, Prediction
 
 logger = logging.getLogger(__name__)
@@ -369,5 +370,4 @@ def _share(evidence: float, limit: float) -> float:
 
 def _groups(method: Method) -> list[dict[str, Any]]:
     """The groups of the method's optimiser, whose rates can be changed; none where it has no optimiser."""
-    optimizer = method.optimizer()
-    return [] if optimizer is None else optimizer.param_groups
+    return method.optimizer.param_groups if isinstance(method, GradientMethod) else []

@@ -16,9 +16,8 @@ import torch
 from torch import Tensor
 
 from driftgate.checkpoint import read_checkpoint, under_prefix, with_prefix, write_checkpoint
-from driftgate.methods.base import Method
-from driftgate.methods.persistence import KIND as METHOD
-from driftgate.methods.persistence import method_info, method_tensors, restore_method
+from driftgate.methods.base import KIND as METHOD
+from driftgate.methods.base import Method, method_info
 from driftgate.types import DriftgateError
 
 KIND = "guard-snapshot"
@@ -61,13 +60,14 @@ class SnapshotRing:
         if start.exists():
             self._take_over(read_checkpoint(start, METHOD)[1])
         else:
-            write_checkpoint(start, METHOD, method_tensors(method), method_info(method))
+            write_checkpoint(start, METHOD, method.state_dict(), method_info(method))
         facts = start.stat()
         self.snapshots.insert(0, Snapshot(0, 0, 0, "start", facts.st_size, facts.st_mtime))
 
     def take(self, look: int, reason: str, tensors: dict[str, Tensor], extra: dict[str, Any]) -> Snapshot:
         """Write what differs from the start; ``tensors`` and ``extra``, what JSON knows, are given back later."""
-        start, now = read_checkpoint(self.folder / START, METHOD)[0], method_tensors(self.method)
+        start = read_checkpoint(self.folder / START, METHOD)[0]
+        now = {name: value.cpu() for name, value in self.method.state_dict().items()}
         changed = {name: value for name, value in now.items() if not _same(value, start.get(name))}
         number, created = self.snapshots[-1].id + 1, time.time()
         info = {
@@ -101,7 +101,7 @@ class SnapshotRing:
             state = {name: value for name, value in state.items() if name not in info["gone"]}
             state |= under_prefix("method", found)
             tensors, extra = under_prefix("guard", found), info["extra"]
-        restore_method(self.method, state)
+        self.method.load_state_dict(state)
         return tensors, extra
 
     def start_model(self) -> dict[str, Tensor]:

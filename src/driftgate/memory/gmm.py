@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 from contextlib import nullcontext
-from copy import copy
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import ClassVar, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -24,6 +23,7 @@ from driftgate.memory.packed import (
     pooled_second,
     unpack_lower,
 )
+from driftgate.state import State
 from driftgate.types import DriftgateError
 
 CovarianceForm = Literal["full", "tied"]
@@ -104,7 +104,7 @@ class MixtureEvaluation(NamedTuple):
     squared_mahalanobis: Tensor
 
 
-class StreamingGMM:
+class StreamingGMM(State):
     """A Gaussian a class with exponentially forgotten mean, covariance and weight (Eqs. 1-3 of the paper).
 
     State is float32 with only the lower triangle of each covariance: ``4 * C * (R + R(R+1)/2 + 1)`` bytes. No array
@@ -134,6 +134,12 @@ class StreamingGMM:
             the covariances are pooled by the weights.
     """
 
+    at_least_zero: ClassVar[frozenset[str]] = frozenset({"weights"})
+    in_float64: ClassVar[bool] = True
+    means: Tensor
+    packed_covariances: Tensor
+    weights: Tensor
+
     def __init__(
         self,
         num_classes: int,
@@ -149,6 +155,7 @@ class StreamingGMM:
         prior_covariances: Tensor | None = None,
         prior_weights: Tensor | None = None,
     ) -> None:
+        super().__init__()
         if num_classes < 1 or dim < 1:
             raise DriftgateError(f"Expected at least one class and one dimension but got {num_classes} and {dim}.")
         if not 0 <= decay <= 1:
@@ -160,9 +167,11 @@ class StreamingGMM:
         self.num_classes, self.dim, self.decay, self.tied = num_classes, dim, decay, covariance == "tied"
         self.mean_shift, self.floor, self.shrinkage = mean_shift, floor, shrinkage
         self.floor_rule: FloorRule = floor_rule
-        self.means = torch.zeros(num_classes, dim)
-        self.packed_covariances = torch.zeros(1 if self.tied else num_classes, packed_size(dim))
-        self.weights = torch.zeros(num_classes)
+        self.keep(
+            means=torch.zeros(num_classes, dim),
+            packed_covariances=torch.zeros(1 if self.tied else num_classes, packed_size(dim)),
+            weights=torch.zeros(num_classes),
+        )
         prior = (prior_means, prior_covariances, prior_weights)
         if any(part is not None for part in prior):
             self.set_prior(*prior)
@@ -194,26 +203,6 @@ class StreamingGMM:
         """(C, R) float32 diagonals of the covariances, without the covariances being formed."""
         return self.packed_covariances[:, : self.dim].expand(self.num_classes, -1)
 
-    @property
-    def num_bytes(self) -> int:
-        return sum(tensor.numel() * tensor.element_size() for tensor in self.state_dict().values())
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return {"means": self.means, "packed_covariances": self.packed_covariances, "weights": self.weights}
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        for name, mine in self.state_dict().items():
-            if state[name].shape != mine.shape:
-                raise DriftgateError(
-                    f"Expected mixture {name} of shape {tuple(mine.shape)} but got {tuple(state[name].shape)}; "
-                    "load it with the classes, dimensions and covariance it was saved with."
-                )
-            setattr(self, name, state[name].float().clone())
-
-    def clone(self) -> StreamingGMM:
-        """An independent copy that shares tensors until its first update: an update makes new ones and changes none."""
-        return copy(self)
-
     def update(self, features: Tensor, weights: Tensor) -> None:
         """Take in one batch: ``features`` (N, R), ``weights`` (N, C), the softmax outputs f_c(x_i) in the paper."""
         self.apply(self.moments(features, weights))
@@ -236,7 +225,7 @@ class StreamingGMM:
             second = pooled_second(centered, per_class) if self.tied else class_seconds(centered, per_class)
         return Moments(len(samples), center, per_class.sum(dim=1), first, second)
 
-    def apply(self, moments: Moments) -> None:
+    def apply(self, moments: Moments) -> None:  # type: ignore[override]
         """Eqs. 1-3: mix the moments of a batch (or of several, added) with the decayed past."""
         moments.check_size((self.num_classes, self.dim, len(self.packed_covariances)))
         past = self.decay * self.weights.double()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from copy import copy
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from driftgate.state import State
 
 
 def class_means(features: Tensor, weights: Tensor) -> Tensor:
@@ -26,7 +28,7 @@ def surest_samples(probabilities: Tensor, count: int) -> Tensor:
     return probabilities.topk(min(count, len(probabilities)), dim=0).indices
 
 
-class RunningPrototypes:
+class RunningPrototypes(State):
     """Mean feature of each class over all samples of the stream that were given its label.
 
     With ``last_only``, as in COMET's code, the last sample of a class in a batch alone joins the sum, while all are
@@ -35,10 +37,14 @@ class RunningPrototypes:
     State: C x D sums and C counts, float32.
     """
 
+    at_least_zero: ClassVar[frozenset[str]] = frozenset({"counts"})
+    sums: Tensor
+    counts: Tensor
+
     def __init__(self, num_classes: int, dim: int, *, last_only: bool = False) -> None:
+        super().__init__()
         self.last_only = last_only
-        self.sums = torch.zeros(num_classes, dim)
-        self.counts = torch.zeros(num_classes)
+        self.keep(sums=torch.zeros(num_classes, dim), counts=torch.zeros(num_classes))
 
     def update(self, features: Tensor, labels: Tensor) -> None:
         """Take in features (N, D) with labels (N,); negative labels are passed over. Makes new tensors."""
@@ -53,19 +59,3 @@ class RunningPrototypes:
     def means(self) -> Tensor:
         """(C, D); zero for a class never seen."""
         return self.sums / self.counts.clamp_min(1.0)[:, None]
-
-    def clone(self) -> RunningPrototypes:
-        """An independent copy: an update makes new tensors and changes none."""
-        return copy(self)
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Sums and counts."""
-        return {"sums": self.sums, "counts": self.counts}
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Put back what ``state_dict`` gave."""
-        self.sums, self.counts = state["sums"].clone(), state["counts"].clone()
-
-    @property
-    def num_bytes(self) -> int:
-        return sum(tensor.numel() * tensor.element_size() for tensor in self.state_dict().values())

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from copy import copy
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from driftgate.state import State
 
-class RunningGaussian:
+
+class RunningGaussian(State):
     """The Gaussian TTAC and OWTTT keep of the target: an average over all samples at first, a moving one later.
 
     For b samples z with a = 1 / min(samples so far, window): delta = a sum(z - mean), mean <- mean + delta and
@@ -16,11 +18,15 @@ class RunningGaussian:
     State: D + D^2 float32 values and a counter.
     """
 
+    at_least_zero: ClassVar[frozenset[str]] = frozenset({"count"})
+    mean: Tensor
+    covariance: Tensor
+    count: Tensor
+
     def __init__(self, dim: int, window: int = 1280) -> None:
+        super().__init__()
         self.window = window
-        self.mean = torch.zeros(dim)
-        self.covariance = torch.zeros(dim, dim)
-        self.count = torch.zeros((), dtype=torch.int64)
+        self.keep(mean=torch.zeros(dim), covariance=torch.zeros(dim, dim), count=torch.zeros((), dtype=torch.int64))
 
     def update(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Take in features (b, D); the new mean (D,) and covariance (D, D), with gradient through this batch."""
@@ -35,20 +41,3 @@ class RunningGaussian:
         covariance = kept * self.covariance + (share * offsets).T @ offsets - torch.outer(delta, delta)
         self.mean, self.covariance, self.count = mean.detach(), covariance.detach(), count
         return mean, covariance
-
-    def clone(self) -> RunningGaussian:
-        """An independent copy: an update makes new tensors and changes none."""
-        return copy(self)
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Mean, covariance and how many samples were seen."""
-        return {"mean": self.mean, "covariance": self.covariance, "count": self.count}
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Put back what ``state_dict`` gave."""
-        for name in self.state_dict():
-            setattr(self, name, state[name].clone())
-
-    @property
-    def num_bytes(self) -> int:
-        return sum(tensor.numel() * tensor.element_size() for tensor in self.state_dict().values())

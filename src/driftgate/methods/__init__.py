@@ -16,7 +16,7 @@ from driftgate.methods import (
     tent,
 )
 from driftgate.methods.base import Method, MethodSettings, available, create, get_method, register, resolve_settings
-from driftgate.methods.persistence import load_method, save_method
+from driftgate.methods.persistence import load_method
 
 __all__ = [
     "Method",
@@ -36,7 +36,6 @@ __all__ = [
     "owttt",
     "register",
     "resolve_settings",
-    "save_method",
     "shot_o",
     "shot_p",
     "source_only",

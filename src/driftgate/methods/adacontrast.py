@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from driftgate.checkpoint import under_prefix, with_prefix
 from driftgate.losses import class_aware_info_nce, negative_marginal_entropy
 from driftgate.memory import MeanTeacher, RingQueue, mean_over, nearest
 from driftgate.methods.base import MethodSettings, register
@@ -68,6 +67,13 @@ class MomentumEncoder(MeanTeacher):
         """Its buffers again, to be written into."""
         parameters = dict(self.model.named_parameters())
         return {name: tensor.clone() for name, tensor in self.tensors.items() if name not in parameters}
+
+    @torch.no_grad()
+    def keep_statistics(self, statistics: dict[str, Tensor]) -> None:
+        """Take over what ``follow`` wrote."""
+        tensors = self.tensors
+        for name, value in statistics.items():
+            tensors[name].copy_(value)
 
     def follow(self, images: Tensor, statistics: dict[str, Tensor], *, by_batch: bool) -> ModelOutput:
         """Features and logits of a view; its running statistics go into ``statistics`` and change nothing else."""
@@ -130,7 +136,7 @@ class AdaContrast(GradientMethod):
         # Only now, when nothing can fail any more: the queues are too large to work on copies of them.
         self.bank.push(features=neighbor.features, probabilities=neighbor.logits.softmax(dim=1))
         self.keys.push(features=keys, labels=labels)
-        self.teacher.tensors |= statistics
+        self.teacher.keep_statistics(statistics)
         self.teacher.update()
         return prediction
 
@@ -163,15 +169,3 @@ class AdaContrast(GradientMethod):
             + chosen.instance_weight * instance
             + chosen.diversity_weight * negative_marginal_entropy(query.logits)
         )
-
-    def memory_tensors(self) -> dict[str, Tensor]:
-        return (
-            with_prefix("bank", self.bank.state_dict())
-            | with_prefix("keys", self.keys.state_dict())
-            | with_prefix("teacher", self.teacher.state_dict())
-        )
-
-    def load_memory_tensors(self, tensors: dict[str, Tensor]) -> None:
-        self.bank.load_state_dict(under_prefix("bank", tensors))
-        self.keys.load_state_dict(under_prefix("keys", tensors))
-        self.teacher.load_state_dict(under_prefix("teacher", tensors))

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor, nn
 
+from driftgate.checkpoint import write_checkpoint
 from driftgate.models.normalization import preserved_buffers
 from driftgate.models.source_model import SourceModel
 from driftgate.rng import seeded
+from driftgate.state import State, bytes_of, check_finite
 from driftgate.types import DriftgateError, Prediction
 from driftgate.views import Views, ViewsChoice, choose_views
 
@@ -27,11 +29,16 @@ class MethodSettings(BaseModel):
     seed: int = Field(default=0, ge=0, lt=2**63)
 
 
-class Method(ABC):
-    """A classifier that may learn from the stream it predicts.
+KIND = "method"
+"""Of the files that ``Method.save`` writes."""
 
-    A subclass fills in ``_predict`` and, if it learns, ``_step`` and the state it carries. The public ``predict`` and
-    ``step`` check the batch first, so that a bad one changes nothing.
+
+class Method(State, ABC):
+    """A classifier that may learn from the stream it predicts: a module of the model and all that is remembered.
+
+    A subclass fills in ``_predict`` and, if it learns, ``_step``; whatever survives a batch is a ``State``, a network
+    or a buffer of its own, and moves and is saved with it. The public ``predict`` and ``step`` check the batch first,
+    so that a bad one changes nothing. Called, it predicts.
     """
 
     name: ClassVar[str]
@@ -43,6 +50,7 @@ class Method(ABC):
     needs: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, model: SourceModel, settings: MethodSettings) -> None:
+        super().__init__()
         _check_needs(type(self), model)
         self.model = model
         self.settings = settings
@@ -107,42 +115,91 @@ class Method(ABC):
         with torch.no_grad(), preserved_buffers(self.model):
             return self._predict(images)
 
+    def forward(self, batch: Any) -> Prediction:
+        """``method(batch)`` is ``method.predict(batch)``."""
+        return self.predict(batch)
+
     @contextmanager
     def _rehearsal(self) -> Iterator[None]:
         """Put back everything afterwards; for a method that answers only once it has learned (OWTTT, AdaContrast)."""
-        from driftgate.methods.persistence import method_tensors, restore_method
-
-        before = {name: tensor.clone() for name, tensor in method_tensors(self).items()}
+        before = {name: tensor.clone() for name, tensor in self.state_dict().items()}
         try:
             yield
         finally:
-            restore_method(self, before)
+            super().load_state_dict(before)
 
     def save(self, path: str | Path) -> None:
         """Write the method whole to ``path`` (safetensors); ``driftgate.load`` gives it back."""
-        from driftgate.methods.persistence import save_method
+        write_checkpoint(path, KIND, self.state_dict(), method_info(self))
 
-        save_method(self, path)
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """Put back what ``state_dict`` gave: weights, optimiser, memory, thresholds, random state and step count."""
+        for name, tensor in state_dict.items():
+            check_finite(name, tensor)
+        try:
+            return super().load_state_dict(state_dict, strict=strict, assign=assign)
+        except (RuntimeError, KeyError) as error:
+            reason = " ".join(str(error).split())
+            raise DriftgateError(f"Expected the state of {self.name!r} around the same model: {reason}") from error
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of knowledge carried across batches, beyond the network itself (optimiser state not counted)."""
-        return sum(tensor.numel() * tensor.element_size() for tensor in self.memory_tensors().values())
+        """Bytes of knowledge carried across batches: mixtures, queues, teachers, thresholds.
 
-    def memory_tensors(self) -> dict[str, Tensor]:
-        """What the method remembers of past batches: mixtures, queues, teachers, thresholds."""
+        Neither the network, nor networks of the method's own, nor the optimiser's state are counted.
+        """
+        parts = sum(part.num_bytes for part in self.children() if isinstance(part, State))
+        return parts + bytes_of([*self.buffers(recurse=False), *self._numbers().values()])
+
+    def _numbers(self) -> dict[str, Tensor]:
+        """What a subclass remembers in plain numbers, because the host decides by them; saved under these names."""
         return {}
 
-    def load_memory_tensors(self, tensors: dict[str, Tensor]) -> None:
-        """Put back what ``memory_tensors`` gave."""
+    def _load_numbers(self, numbers: dict[str, Tensor]) -> None:
+        """Put back what ``_numbers`` gave."""
 
-    def modules(self) -> dict[str, nn.Module]:
-        """Networks of the method's own, beside the model; saved with it."""
-        return {}
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        beside = {**self._numbers(), "rng": self.generator.get_state(), "steps": torch.tensor(self.steps)}
+        destination.update({f"{prefix}{name}": tensor for name, tensor in beside.items()})
 
-    def optimizer(self) -> torch.optim.Optimizer | None:
-        """The optimiser whose state is saved, if there is one."""
-        return None
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        numbers = {name: state_dict.pop(f"{prefix}{name}") for name in self._numbers()}
+        generator, steps = state_dict.pop(f"{prefix}rng"), state_dict.pop(f"{prefix}steps")
+        if not int(steps) >= 0:
+            raise DriftgateError(f"Expected a number of steps of at least 0 but got {int(steps)}.")
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+        self._load_numbers(numbers)
+        self.generator.set_state(generator.cpu())
+        self.steps = int(steps)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        if fn(torch.zeros(())).dtype != torch.float32:
+            raise DriftgateError(
+                f"Expected a device to move {self.name!r} to but got another dtype; weights and memory stay in "
+                "float32, precision= says what the network computes in."
+            )
+        return super()._apply(fn, recurse)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is, and with it everything else."""
+        return self.model.mean.device
+
+    def __repr__(self) -> str:
+        lines = [f"{self.name} on {self.device}, {self.steps} steps, {self.num_bytes} bytes of memory"]
+        lines += [f"  {name}: {part!r}" for name, part in self.named_children() if isinstance(part, State)]
+        return "\n".join(lines)
+
+
+def method_info(method: Method) -> dict[str, Any]:
+    """What is needed to build the method again before its state is put back."""
+    return {
+        "method": method.name,
+        "settings": method.settings.model_dump(mode="json"),
+        "model": method.model.spec.model_dump(mode="json"),
+        "views": method.views.name,
+    }
 
 
 NEEDS = {

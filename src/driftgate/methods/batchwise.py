@@ -185,8 +185,8 @@ class SoftTargetMethod(BatchwiseMethod[SoftTargets]):
     def _remember(self, lesson: SoftTargets) -> None:
         self.target_classes = lesson.target_classes
 
-    def memory_tensors(self) -> dict[str, Tensor]:
+    def _numbers(self) -> dict[str, Tensor]:
         return {"target_classes": self.target_classes.to_tensor()}
 
-    def load_memory_tensors(self, tensors: dict[str, Tensor]) -> None:
-        self.target_classes = TargetClasses.from_tensor(tensors["target_classes"])
+    def _load_numbers(self, numbers: dict[str, Tensor]) -> None:
+        self.target_classes = TargetClasses.from_tensor(numbers["target_classes"])

@@ -15,7 +15,6 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from driftgate.checkpoint import under_prefix, with_prefix
 from driftgate.losses import UnknownPairs, kl_loss, supcon_loss
 from driftgate.memory import MeanTeacher, RunningPrototypes
 from driftgate.methods.base import MethodSettings, register
@@ -24,6 +23,7 @@ from driftgate.methods.source_only import entropy_prediction
 from driftgate.models.source_model import ModelOutput, SourceModel
 from driftgate.novelty.gate import pseudo_label
 from driftgate.novelty.scores import entropy
+from driftgate.state import State
 from driftgate.types import Prediction
 
 
@@ -70,26 +70,17 @@ class COMETFSettings(COMETSettings):
     prototype_samples: Literal["all", "last"] = "all"
 
 
-class SourcePrototypes:
+class SourcePrototypes(State):
     """Prototypes (C, D) of the source, which the stream does not change."""
 
+    means: Tensor
+
     def __init__(self, means: Tensor) -> None:
-        self.means = means.clone()
+        super().__init__()
+        self.keep(means=means.clone())
 
     def update(self, features: Tensor, labels: Tensor) -> None:
         """The stream's features change nothing."""
-
-    def clone(self) -> SourcePrototypes:
-        """Itself, for nothing ever changes."""
-        return self
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """The prototypes."""
-        return {"means": self.means}
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Put back what ``state_dict`` gave."""
-        self.means = state["means"].clone()
 
 
 class COMET(GradientMethod):
@@ -113,10 +104,9 @@ class COMET(GradientMethod):
     def build_prototypes(self) -> SourcePrototypes | RunningPrototypes:
         """The class prototypes, as they are before the first step."""
 
-    def build_modules(self) -> dict[str, nn.Module]:
+    def build_networks(self) -> None:
         size, width = self.model.spec.feature_dim, self.settings.projection_dim
         self.projector = nn.Sequential(nn.Linear(size, width), nn.ReLU(), nn.Linear(width, width))
-        return {"projector": self.projector}
 
     def _predict(self, images: Tensor) -> Prediction:
         return self._assess(self._forward(self._passes(), images), self.teacher.forward(images))
@@ -159,15 +149,6 @@ class COMET(GradientMethod):
         return contrastive + self.settings.entropy_weight * kl_loss(
             output.logits, pseudo_labels, form="comet", reduction="mean"
         )
-
-    def memory_tensors(self) -> dict[str, Tensor]:
-        return with_prefix("teacher", self.teacher.state_dict()) | with_prefix(
-            "prototypes", self.prototypes.state_dict()
-        )
-
-    def load_memory_tensors(self, tensors: dict[str, Tensor]) -> None:
-        self.teacher.load_state_dict(under_prefix("teacher", tensors))
-        self.prototypes.load_state_dict(under_prefix("prototypes", tensors))
 
 
 @register

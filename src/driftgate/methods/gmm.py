@@ -20,7 +20,6 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from driftgate.checkpoint import under_prefix, with_prefix
 from driftgate.losses import KLForm, MeanTerm, Reduction, contrastive_loss, kl_loss
 from driftgate.memory import CovarianceForm, MixtureEvaluation, StreamingGMM
 from driftgate.memory.gmm import FloorRule
@@ -167,11 +166,6 @@ RELEASED: dict[str, Any] = {
 own floor, quantiles and inequalities."""
 
 
-PARTS = ("mixture", "gate", "calm")
-OWN_TENSORS = ("by_batch", "source_head", "waiting")
-"""What survives a batch, by the names of the attributes."""
-
-
 @register
 class GMM(GradientMethod):
     """The paper's method; see the module's text."""
@@ -180,7 +174,10 @@ class GMM(GradientMethod):
     summary: ClassVar[str] = "a Gaussian mixture labels the stream; contrastive and KL divergence loss (the paper)"
     Settings: ClassVar[type[MethodSettings]] = GMMSettings
     presets: ClassVar[dict[str, dict[str, Any]]] = {"paper": PAPER, "released": RELEASED}
+    any_size: ClassVar[frozenset[str]] = frozenset({"waiting"})
     settings: GMMSettings
+    source_head: Tensor
+    waiting: Tensor
 
     def __init__(self, model: SourceModel, settings: MethodSettings) -> None:
         super().__init__(model, settings)
@@ -212,14 +209,12 @@ class GMM(GradientMethod):
             else ShareGate(share_bounds(chosen.unknown_share), chosen.p_reject, window=chosen.gate_window)
         )
         self.calm = CalmPast()
-        self.by_batch = torch.tensor(self._statistics_by_training())
-        self.source_head = self._copy_head()
-        self.waiting = torch.zeros(0, *model.spec.shape)
+        self.by_batch = self._statistics_by_training()
+        self.keep(source_head=self._copy_head(), waiting=torch.zeros(0, *model.spec.shape))
 
-    def build_modules(self) -> dict[str, nn.Module]:
+    def build_networks(self) -> None:
         size = self.model.spec.feature_dim
         self.reducer = nn.Linear(size, min(self.settings.reduced_dim, size))
-        return {"reducer": self.reducer}
 
     def set_prior(
         self,
@@ -281,7 +276,7 @@ class GMM(GradientMethod):
         view = self._second_view(passes, images)
         self._learn(passes, self._loss(output.logits, reduced, view, prediction.pseudo_labels, mixture.means))
         self.mixture, self.gate, self.calm = mixture, gate, calm
-        self.by_batch = torch.tensor(int(by_batch))
+        self.by_batch = int(by_batch)
         return prediction
 
     def _answer_few(self, images: Tensor) -> Prediction:
@@ -405,13 +400,8 @@ class GMM(GradientMethod):
             mean_term=chosen.mean_term,
         )
 
-    def memory_tensors(self) -> dict[str, Tensor]:
-        own = {name: getattr(self, name) for name in OWN_TENSORS}
-        parts = ((name, getattr(self, name).state_dict()) for name in PARTS)
-        return own | {key: value for name, state in parts for key, value in with_prefix(name, state).items()}
+    def _numbers(self) -> dict[str, Tensor]:
+        return {"by_batch": torch.tensor(self.by_batch)}
 
-    def load_memory_tensors(self, tensors: dict[str, Tensor]) -> None:
-        for name in OWN_TENSORS:
-            setattr(self, name, tensors[name].clone())
-        for name in PARTS:
-            getattr(self, name).load_state_dict(under_prefix(name, tensors))
+    def _load_numbers(self, numbers: dict[str, Tensor]) -> None:
+        self.by_batch = int(numbers["by_batch"])

@@ -14,7 +14,6 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from driftgate.checkpoint import under_prefix, with_prefix
 from driftgate.losses import KLForm, MeanTerm
 from driftgate.memory import MeanTeacher, ModelCopy, StreamingGMM
 from driftgate.methods.base import MethodSettings, register
@@ -142,15 +141,3 @@ class GMMCOMET(GMM):
             source = self.source.forward(images, by_batch=self.settings.source_batch_norm == "batch").features
             loss = loss + self.settings.source_consistency_weight * F.mse_loss(student, source)
         return loss
-
-    def memory_tensors(self) -> dict[str, Tensor]:
-        copies = with_prefix("teacher", self.teacher.state_dict())
-        if self.source is not None:
-            copies |= with_prefix("source", self.source.state_dict())
-        return super().memory_tensors() | copies
-
-    def load_memory_tensors(self, tensors: dict[str, Tensor]) -> None:
-        super().load_memory_tensors(tensors)
-        self.teacher.load_state_dict(under_prefix("teacher", tensors))
-        if self.source is not None:
-            self.source.load_state_dict(under_prefix("source", tensors))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, ClassVar, Literal
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from driftgate.checkpoint import under_prefix, with_prefix
 from driftgate.methods.base import Method, MethodSettings
 from driftgate.models.layers import select_parameters
 from driftgate.models.passes import MemoryMode, Passes
@@ -20,6 +22,10 @@ logger = logging.getLogger(__name__)
 
 LARGEST_FEATURE = 1e18
 """Beyond it a variance leaves the range of float32, and no statistic could be kept."""
+
+
+OPTIMIZER = "optimizer"
+"""Before the names of the optimiser's tensors in a method's state."""
 
 
 class GradientSettings(MethodSettings):
@@ -49,7 +55,7 @@ class GradientSettings(MethodSettings):
 class GradientMethod(Method):
     """A method that takes one step of SGD a batch.
 
-    A subclass may have networks of its own (``build_modules``); they learn at the full rate.
+    A subclass may have networks of its own (``build_networks``); they learn at the full rate.
     """
 
     Settings: ClassVar[type[MethodSettings]] = GradientSettings
@@ -58,18 +64,11 @@ class GradientMethod(Method):
     def __init__(self, model: SourceModel, settings: MethodSettings) -> None:
         super().__init__(model, settings)
         with DrawFrom(self.generator):
-            self._modules = self.build_modules()
-        self._optimizer = self._build_optimizer()
+            self.build_networks()
+        self.optimizer = self._build_optimizer()
 
-    def build_modules(self) -> dict[str, nn.Module]:
-        """Networks of the method's own, by name; runs once, with the method's own random numbers."""
-        return {}
-
-    def modules(self) -> dict[str, nn.Module]:
-        return self._modules
-
-    def optimizer(self) -> torch.optim.Optimizer:
-        return self._optimizer
+    def build_networks(self) -> None:
+        """Make networks of the method's own, as attributes; runs once, with the method's own random numbers."""
 
     def _build_optimizer(self) -> torch.optim.Optimizer:
         chosen = self.settings
@@ -79,7 +78,7 @@ class GradientMethod(Method):
             parameter.requires_grad_(name in learning)
         backbone = [parameter for name, parameter in learning.items() if self.model.part_of(name) == "backbone"]
         head = [parameter for name, parameter in learning.items() if self.model.part_of(name) != "backbone"]
-        own = [parameter for module in self._modules.values() for parameter in module.parameters()]
+        own = [parameter for name, parameter in self.named_parameters() if not name.startswith("model.")]
         scale = chosen.backbone_lr_scale
         if scale is None:
             scale = 0.1 if self.model.spec.pretrained else 1.0
@@ -119,17 +118,56 @@ class GradientMethod(Method):
         """One step of the optimiser; a gradient that is not finite is left out, for it would destroy the network."""
         if not loss.requires_grad:
             return  # nothing to learn from: every term of the loss was empty
-        self._optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad(set_to_none=True)
         passes.backward(loss)
         self._apply_gradients(loss)
 
     def _apply_gradients(self, loss: Tensor) -> None:
         """Step along the gradients gathered so far; for a method whose losses need backward passes of their own."""
-        parameters = [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
+        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         limit = self.settings.max_grad_norm
         norm = nn.utils.clip_grad_norm_(parameters, float("inf") if limit is None else limit)
         if bool(norm.isfinite()):
-            self._optimizer.step()
+            self.optimizer.step()
         else:
             logger.warning("step %d: the gradient is not finite (loss %.4g); nothing learned", self.steps, loss.item())
-        self._optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Move the optimiser too: a moved parameter may be a new one, so that it is built again and filled."""
+        tensors = self._optimizer_tensors()
+        super()._apply(fn, recurse)
+        self.optimizer = self._build_optimizer()
+        self._fill_optimizer(tensors)
+        return self
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination.update(with_prefix(f"{prefix}{OPTIMIZER}", self._optimizer_tensors()))
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        tensors = under_prefix(f"{prefix}{OPTIMIZER}", state_dict)
+        for name in tensors:
+            del state_dict[f"{prefix}{OPTIMIZER}.{name}"]
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+        self._fill_optimizer(tensors)
+
+    def _optimizer_tensors(self) -> dict[str, Tensor]:
+        """What the optimiser remembers of each parameter, as ``kind.parameter``."""
+        return {
+            f"{kind}.{name}": value
+            for name, parameter in self.named_parameters()
+            for kind, value in self.optimizer.state.get(parameter, {}).items()
+            if isinstance(value, Tensor)
+        }
+
+    def _fill_optimizer(self, tensors: dict[str, Tensor]) -> None:
+        """Put back what ``_optimizer_tensors`` gave."""
+        named = dict(self.named_parameters())
+        self.optimizer.state.clear()
+        for path, value in tensors.items():
+            kind, name = path.split(".", 1)
+            alike = value.shape == named[name].shape  # or it is a counter, which stays on the host
+            # In the layout of the parameter: another order of summation is another last bit.
+            kept = torch.empty_like(named[name], requires_grad=False).copy_(value) if alike else value.clone()
+            self.optimizer.state[named[name]][kind] = kept

@@ -16,7 +16,6 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from driftgate.checkpoint import under_prefix, with_prefix
 from driftgate.losses.alignment import symmetric_kl
 from driftgate.memory.neighbors import cosine_similarity
 from driftgate.memory.queue import RingQueue
@@ -28,6 +27,7 @@ from driftgate.models.source_model import SourceModel
 from driftgate.models.statistics import SourceStatistics
 from driftgate.novelty.gate import predict_label
 from driftgate.novelty.otsu import otsu_threshold
+from driftgate.state import State
 from driftgate.types import UNKNOWN, UNLABELED, Prediction, Thresholds
 
 ONLY_KNOWN = 1.0
@@ -68,33 +68,30 @@ CIFAR100: dict[str, Any] = {"lr": 1e-3, "alignment_weight": 1.0, "prototype_weig
 CIFAR10: dict[str, Any] = {**CIFAR100, "lr": 1e-2}
 
 
-class OWTTTMemory:
+class OWTTTMemory(State):
     """What survives a batch: two queues of scores, the pool of new prototypes, the Gaussian of the seen features."""
 
     def __init__(self, dim: int, settings: OWTTTSettings) -> None:
+        super().__init__()
         self.learning = RingQueue(settings.queue_length, score=None)
         self.answering = RingQueue(settings.queue_length, score=None)
         self.pool = RingQueue(settings.pool_size, feature=dim)
         self.gaussian = RunningGaussian(dim, settings.gaussian_window)
 
-    def clone(self) -> OWTTTMemory:
-        """An independent copy."""
-        copy = OWTTTMemory.__new__(OWTTTMemory)
-        for name, part in vars(self).items():
-            setattr(copy, name, part.clone())
-        return copy
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """The states of all parts."""
-        tensors: dict[str, Tensor] = {}
-        for name, part in vars(self).items():
-            tensors |= with_prefix(name, part.state_dict())
-        return tensors
+class SourceGaussian(State):
+    """The source's statistics, which count as memory: a source-free method does without.
 
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Put back what ``state_dict`` gave."""
-        for name, part in vars(self).items():
-            part.load_state_dict(under_prefix(name, state))
+    ``prototypes`` (C, D), ``feature_mean`` (D,) and ``feature_covariance`` (D, D).
+    """
+
+    prototypes: Tensor
+    feature_mean: Tensor
+    feature_covariance: Tensor
+
+    def __init__(self, statistics: SourceStatistics) -> None:
+        super().__init__()
+        self.keep(**statistics.tensors())
 
 
 class Assessment(NamedTuple):
@@ -131,7 +128,7 @@ class OWTTT(GradientMethod):
     def __init__(self, model: SourceModel, settings: MethodSettings) -> None:
         super().__init__(model, settings)
         assert model.statistics is not None  # ``needs`` has refused a model without
-        self.source = model.statistics
+        self.source = SourceGaussian(model.statistics)
         self.memory = OWTTTMemory(model.spec.feature_dim, self.settings)
 
     def _predict(self, images: Tensor) -> Prediction:
@@ -194,7 +191,7 @@ class OWTTT(GradientMethod):
         Backward from the first before the second pass: that one moves the running statistics of batch norm, which the
         first needs as they were.
         """
-        self._optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad(set_to_none=True)
         if prototype_loss.requires_grad:
             passes.backward(prototype_loss)
         total = prototype_loss.detach().double()
@@ -209,10 +206,9 @@ class OWTTT(GradientMethod):
 
     def _alignment(self, mean: Tensor, covariance: Tensor) -> Tensor:
         """KL divergence both ways between the source's Gaussian and the target's mean (D,) and covariance (D, D)."""
-        source_mean, source_covariance = self.source.feature_mean, self.source.feature_covariance
-        assert source_mean is not None and source_covariance is not None
-        bias = float(source_covariance.max()) / self.settings.bias_divisor
-        return symmetric_kl((source_mean, source_covariance), (mean, covariance), bias)
+        source = self.source.feature_mean, self.source.feature_covariance
+        bias = float(self.source.feature_covariance.max()) / self.settings.bias_divisor
+        return symmetric_kl(source, (mean, covariance), bias)
 
     def _answer(self, features: Tensor, assessment: Assessment, memory: OWTTTMemory) -> Prediction:
         """Step 8: the class of the nearest prototype, or unknown above Otsu's threshold over recent answers."""
@@ -224,16 +220,6 @@ class OWTTT(GradientMethod):
         labels = predict_label(cosines.argmax(dim=1), novelty, thresholds)
         scores = (cosines / self.settings.temperature).softmax(dim=1)
         return Prediction(labels, scores, novelty, assessment.pseudo_labels, thresholds)
-
-    def memory_tensors(self) -> dict[str, Tensor]:
-        # The source's statistics count too: a source-free method does without.
-        return with_prefix("source", self.source.tensors()) | with_prefix("stream", self.memory.state_dict())
-
-    def load_memory_tensors(self, tensors: dict[str, Tensor]) -> None:
-        source = SourceStatistics.from_tensors(under_prefix("source", tensors))
-        if source is not None:
-            self.source = source
-        self.memory.load_state_dict(under_prefix("stream", tensors))
 
 
 def _novelty(cosines: Tensor) -> Tensor:

@@ -8,13 +8,14 @@ taught. A batch whose samples are copies of each other never teaches.
 from __future__ import annotations
 
 import math
-from copy import copy
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from driftgate.memory import StreamingGMM
 from driftgate.novelty.scores import entropy, posterior
+from driftgate.state import State
 from driftgate.types import DriftgateError
 
 SMALLEST_CHANGE = (0.5, 0.1, 0.1, 0.7)
@@ -83,21 +84,31 @@ def different_share(features: Tensor) -> float:
     return 1.0 - float(repeated.double().mean())
 
 
-class CalmPast:
+class CalmPast(State):
     """The level of what batches look like, and the usual squared deviation from it.
 
     ``accept`` says whether a batch may teach; only those that may are taken in. State: 4 means, 4 variances and two
     counters.
     """
 
+    at_least_zero: ClassVar[frozenset[str]] = frozenset({"variance", "taught", "refused"})
+    in_float64: ClassVar[bool] = True
+    mean: Tensor
+    variance: Tensor
+    taught: Tensor
+    refused: Tensor
+
     def __init__(self, deviations: float = DEVIATIONS) -> None:
+        super().__init__()
         if not deviations > 0:
             raise DriftgateError(f"Expected a positive number of standard deviations but got {deviations}.")
         self.deviations = deviations
-        self.mean = torch.zeros(4, dtype=torch.float64)
-        self.variance = torch.zeros(4, dtype=torch.float64)
-        self.taught = torch.zeros((), dtype=torch.int64)
-        self.refused = torch.zeros((), dtype=torch.int64)
+        self.keep(
+            mean=torch.zeros(4, dtype=torch.float64),
+            variance=torch.zeros(4, dtype=torch.float64),
+            taught=torch.zeros((), dtype=torch.int64),
+            refused=torch.zeros((), dtype=torch.int64),
+        )
 
     def accept(self, log_likelihood: Tensor, scores: Tensor, features: Tensor, shift: Tensor) -> bool:
         """Whether a batch of N samples looks like the past; see ``describe_batch``."""
@@ -122,14 +133,3 @@ class CalmPast:
         self.mean = self.mean + away / min(int(self.taught) + 1, LEVEL)
         self.taught, self.refused = self.taught + 1, torch.zeros_like(self.refused)
         return True
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return {"mean": self.mean, "variance": self.variance, "taught": self.taught, "refused": self.refused}
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        for name in self.state_dict():
-            setattr(self, name, state[name].clone())
-
-    def clone(self) -> CalmPast:
-        """An independent copy: accepting a batch makes new tensors and changes none."""
-        return copy(self)

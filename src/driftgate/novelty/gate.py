@@ -9,16 +9,15 @@ from __future__ import annotations
 import math
 import warnings
 from abc import ABC, abstractmethod
-from copy import copy
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from driftgate.checkpoint import under_prefix, with_prefix
 from driftgate.extras import require
 from driftgate.memory.queue import RingQueue
+from driftgate.state import State
 from driftgate.types import UNKNOWN, UNLABELED, DriftgateError, Thresholds
 
 QuantileRule = Literal["interpolated", "released"]
@@ -68,10 +67,14 @@ def spare_certain(thresholds: Thresholds, level: float) -> Thresholds:
     )
 
 
-class Gate(ABC):
+class Gate(State, ABC):
     """State and rule that turn the stream of scores into thresholds; small, saved with the method, counted in bytes."""
 
+    at_least_zero: ClassVar[frozenset[str]] = frozenset({"batches"})
+    in_float64: ClassVar[bool] = True
+
     def __init__(self, p_reject: float = 0.5, init_batches: int = 30) -> None:
+        super().__init__()
         if not 0 <= p_reject < 1:
             raise DriftgateError(f"Expected p_reject from 0 to below 1 but got {p_reject}.")
         if init_batches < 1:
@@ -96,23 +99,6 @@ class Gate(ABC):
     def unknown_share(self) -> float:
         """Estimate of the share of unknown samples; NaN for a gate that makes none."""
         return math.nan
-
-    @abstractmethod
-    def state_dict(self) -> dict[str, Tensor]:
-        """Everything that survives a batch."""
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Put back what ``state_dict`` gave."""
-        for name in self.state_dict():
-            setattr(self, name, state[name].clone())
-
-    def clone(self) -> Gate:
-        """An independent copy, what ``predict`` may play with: an update makes new tensors and changes none."""
-        return copy(self)
-
-    @property
-    def num_bytes(self) -> int:
-        return sum(tensor.numel() * tensor.element_size() for tensor in self.state_dict().values())
 
 
 def batch_quantiles(novelty: Tensor, p_reject: float, rule: QuantileRule = "interpolated") -> Tensor:
@@ -141,13 +127,15 @@ class FrozenGate(Gate):
     State: two sums and a counter.
     """
 
+    sums: Tensor
+    batches: Tensor
+
     def __init__(
         self, p_reject: float = 0.5, init_batches: int = 30, quantile_rule: QuantileRule = "interpolated"
     ) -> None:
         super().__init__(p_reject, init_batches)
         self.quantile_rule: QuantileRule = quantile_rule
-        self.sums = torch.zeros(2, dtype=torch.float64)
-        self.batches = torch.zeros((), dtype=torch.int64)
+        self.keep(sums=torch.zeros(2, dtype=torch.float64), batches=torch.zeros((), dtype=torch.int64))
 
     def _take_in(self, novelty: Tensor) -> None:
         if self.batches < self.init_batches:
@@ -159,9 +147,6 @@ class FrozenGate(Gate):
         known, unknown = (self.sums / self.batches).tolist()
         return Thresholds(known, unknown, (known + unknown) / 2.0)
 
-    def state_dict(self) -> dict[str, Tensor]:
-        return {"sums": self.sums, "batches": self.batches}
-
 
 class TrackingGate(Gate):
     """Thresholds that keep following the stream: a running mean of the batch quantiles with a window.
@@ -169,10 +154,12 @@ class TrackingGate(Gate):
     Like the paper's gate for the first ``init_batches`` batches; after that each batch weighs 1 / ``init_batches``.
     """
 
+    quantiles: Tensor
+    batches: Tensor
+
     def __init__(self, p_reject: float = 0.5, init_batches: int = 30) -> None:
         super().__init__(p_reject, init_batches)
-        self.quantiles = torch.zeros(2, dtype=torch.float64)
-        self.batches = torch.zeros((), dtype=torch.int64)
+        self.keep(quantiles=torch.zeros(2, dtype=torch.float64), batches=torch.zeros((), dtype=torch.int64))
 
     def _take_in(self, novelty: Tensor) -> None:
         self.batches = self.batches + 1
@@ -184,9 +171,6 @@ class TrackingGate(Gate):
         known, unknown = self.quantiles.tolist()
         return Thresholds(known, unknown, (known + unknown) / 2.0)
 
-    def state_dict(self) -> dict[str, Tensor]:
-        return {"quantiles": self.quantiles, "batches": self.batches}
-
 
 class MixtureGate(Gate):
     """A two-component Gaussian mixture over the recent scores; the component of higher novelty is the unknown one.
@@ -197,9 +181,11 @@ class MixtureGate(Gate):
     paper's quantiles.
 
     State: the last ``window`` scores, the thresholds and two counters. With fewer than ``FEWEST`` scores half of them
-    count as unknown. ``log_scale`` fits the logarithm of the scores,
-    for scores that crowd at zero (entropies).
+    count as unknown. ``log_scale`` fits the logarithm of the scores, for scores that crowd at zero (entropies).
     """
+
+    fitted: Tensor
+    batches: Tensor
 
     def __init__(
         self,
@@ -218,8 +204,7 @@ class MixtureGate(Gate):
             )
         self.refit_every, self.log_scale = refit_every, log_scale
         self.recent = RingQueue(window, score=None)
-        self.batches = torch.zeros((), dtype=torch.int64)
-        self.cuts = torch.zeros(3, dtype=torch.float64)
+        self.keep(fitted=torch.zeros(3, dtype=torch.float64), batches=torch.zeros((), dtype=torch.int64))
 
     FEWEST = 32
     """Scores needed for a fit; with fewer the batch quantiles serve."""
@@ -230,18 +215,18 @@ class MixtureGate(Gate):
         self.recent = recent
         self.batches = self.batches + 1
         if self.batches <= self.refit_every or self.batches % self.refit_every == 0:
-            self.cuts = self._fit()
+            self.fitted = self._fit()
 
     @property
     def thresholds(self) -> Thresholds:
-        return Thresholds(*self.cuts.tolist())
+        return Thresholds(*self.fitted.tolist())
 
     @property
     def unknown_share(self) -> float:
         """Share of the recent scores above the threshold of prediction."""
         if self.batches == 0:
             return math.nan
-        return float((self.recent["score"].double() > self._to_axis(self.cuts[2])).double().mean())
+        return float((self.recent["score"].double() > self._to_axis(self.fitted[2])).double().mean())
 
     def _fit(self) -> Tensor:
         recent = self.recent["score"].double()
@@ -261,16 +246,6 @@ class MixtureGate(Gate):
 
     def _from_axis(self, values: Tensor) -> Tensor:
         return values.exp() if self.log_scale else values
-
-    def state_dict(self) -> dict[str, Tensor]:
-        kept = {"batches": self.batches, "thresholds": self.cuts}
-        return kept | with_prefix("recent", self.recent.state_dict())
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        self.batches, self.cuts = state["batches"].clone(), state["thresholds"].clone()
-        recent = self.recent.clone()
-        recent.load_state_dict(under_prefix("recent", state))
-        self.recent = recent
 
 
 SMALLEST_SCORE = 1e-30

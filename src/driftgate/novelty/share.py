@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator
 from torch import Tensor
 
-from driftgate.checkpoint import under_prefix, with_prefix
 from driftgate.memory.queue import RingQueue
 from driftgate.novelty.gate import Gate, ordered_quantiles
 from driftgate.types import DriftgateError, Thresholds
@@ -87,11 +86,3 @@ class ShareGate(Gate):
             unknown=math.inf if unknown >= 1.0 else cuts[unknown],
             prediction=math.inf if prediction >= 1.0 else cuts[prediction],
         )
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return with_prefix("recent", self.recent.state_dict())
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        recent = self.recent.clone()
-        recent.load_state_dict(under_prefix("recent", state))
-        self.recent = recent
