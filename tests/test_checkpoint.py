@@ -190,7 +190,7 @@ HOSTILE: dict[str, Any] = {
     "steps without end": lambda document, tensors: tensors.update(steps=torch.tensor(float("inf"))),
     "no steps": lambda document, tensors: tensors.pop("steps"),
     "misshapen memory": lambda document, tensors: tensors.update(
-        {name: torch.zeros(2, 2) for name in tensors if name.startswith("memory.")}
+        {name: torch.zeros(2, 2) for name in tensors if name.startswith("mixture.")}
     ),
     "foreign momentum": lambda document, tensors: tensors.update({"optimizer.momentum_buffer.nobody": torch.ones(1)}),
     "momentum without a name": lambda document, tensors: tensors.update({"optimizer.x": torch.ones(1)}),

@@ -140,7 +140,8 @@ class Method(State, ABC):
             return super().load_state_dict(state_dict, strict=strict, assign=assign)
         except (RuntimeError, KeyError) as error:
             reason = " ".join(str(error).split())
-            raise DriftgateError(f"Expected the state of {self.name!r} around the same model: {reason}") from error
+            place = f"Expected the weights of {self.model.spec.backbone!r} and the memory of {self.name!r}"
+            raise DriftgateError(f"{place}: {reason}") from error
 
     @property
     def num_bytes(self) -> int:
