@@ -11,8 +11,8 @@ from support import settings_for
 from torch import Tensor, nn
 
 import driftgate
-from driftgate.methods.base import create
 from driftgate.methods.gmm import GMM
+from driftgate.methods.registry import create
 from driftgate.models import Resize, SourceModel, SourceStatistics, build_backbone
 from driftgate.models.heads import logits_of
 from driftgate.models.resnet import ResNet50

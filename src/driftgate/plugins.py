@@ -44,6 +44,17 @@ def import_object(text: str) -> Any:
         raise DriftgateError(f"Expected {name!r} in {module} but it is not there; check its spelling.") from error
 
 
+def home_of(thing: type) -> str:
+    """What ``import_module`` in another process needs to find the class: its module's name, or the file.
+
+    The file where a name would not do: of a script, and of a module that stands beside the script or in the working
+    folder.
+    """
+    module = sys.modules[thing.__module__]
+    file = getattr(module, "__file__", None)
+    return module.__name__ if file is None or "." in module.__name__ else str(Path(file).resolve())
+
+
 def _from_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise DriftgateError(f"Expected a Python file at {path} but there is none.")

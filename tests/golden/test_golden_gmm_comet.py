@@ -9,10 +9,10 @@ from scipy.stats import spearmanr
 
 import driftgate
 from driftgate import UNKNOWN
-from driftgate.memory import MixtureEvaluation, StreamingGMM
+from driftgate.memory import StreamingGMM
 from driftgate.methods.gmm_comet import GMMCOMET
 from driftgate.novelty.gate import FrozenGate, pseudo_label
-from driftgate.novelty.scores import SCORES, ScoreInputs, posterior
+from driftgate.novelty.scores import SCORES, MixtureView, ScoreInputs, posterior
 from driftgate.views import OwnViews
 
 METHOD = "gmm-comet"
@@ -41,7 +41,7 @@ def test_mixture_with_decay_and_every_score(name: str) -> None:
     assert torch.equal(evaluation.log_likelihood.argmax(dim=1), expected["labels"])
 
     logits = probabilities.double().log()
-    inputs = ScoreInputs(features, features, logits, evaluation, mixture.means, mixture.weights)
+    inputs = ScoreInputs(features, logits, MixtureView(features, evaluation, mixture.means, mixture.weights))
     distances = {score: score for score in ("mahalanobis", "euclidean") if f"score_{score}" in expected}
     for theirs, ours in {**GATED, **distances}.items():
         assert distance(SCORES[ours](inputs), expected[f"score_{theirs}"]) < 1e-5, ours
@@ -66,8 +66,7 @@ def test_their_grad_norm_is_another_score() -> None:
     golden = case(METHOD, "score_grad_norm_C9_N32")
     with torch.no_grad():
         features, logits = golden.model()(golden.batches[0])
-    unused = MixtureEvaluation(torch.empty(0), torch.empty(0))
-    ours = SCORES["grad_norm"](ScoreInputs(features, features, logits, unused, torch.empty(0), torch.empty(0)))
+    ours = SCORES["grad_norm"](ScoreInputs(features, logits))
     correlation = float(spearmanr(ours, golden.outputs["score_grad_norm"]).statistic)
     assert abs(correlation) < 0.5
 

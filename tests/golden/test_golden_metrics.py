@@ -9,8 +9,8 @@ from golden_data import Case, case, case_names
 from torch import Tensor
 
 from driftgate import UNKNOWN
-from driftgate.methods.source_only import entropy_prediction
 from driftgate.metrics import HScore, OnlineAccuracy
+from driftgate.novelty.rejection import entropy_prediction
 
 METHOD = "metrics"
 

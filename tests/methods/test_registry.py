@@ -7,7 +7,7 @@ from support import small_model
 
 import driftgate
 from driftgate import DriftgateError
-from driftgate.methods.base import get_method
+from driftgate.methods.registry import get_method
 
 
 def test_every_method_is_found_by_its_name_and_no_other() -> None:

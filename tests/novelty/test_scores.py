@@ -11,7 +11,16 @@ from scipy.stats import entropy as scipy_entropy
 from torch import Tensor
 
 from driftgate.memory import MixtureEvaluation, StreamingGMM
-from driftgate.novelty.scores import SCORES, SCORES_FROM_ZERO, ScoreInputs, entropy, get_score, posterior
+from driftgate.novelty.scores import (
+    NEED_MIXTURE,
+    SCORES,
+    SCORES_FROM_ZERO,
+    MixtureView,
+    ScoreInputs,
+    entropy,
+    get_score,
+    posterior,
+)
 from driftgate.types import DriftgateError
 
 SAMPLES, CLASSES, DIM, REDUCED = 12, 4, 7, 3
@@ -26,14 +35,24 @@ def make_inputs(seed: int = 0, num_classes: int = CLASSES, logit_scale: float = 
     mixture = StreamingGMM(num_classes, REDUCED)
     reduced, logits = normal(SAMPLES, REDUCED), logit_scale * normal(SAMPLES, num_classes)
     mixture.update(reduced, logits.softmax(dim=1))
-    return ScoreInputs(normal(SAMPLES, DIM), reduced, logits, mixture.evaluate(reduced), mixture.means, mixture.weights)
+    return ScoreInputs(normal(SAMPLES, DIM), logits, view_of(mixture, reduced))
+
+
+def view_of(mixture: StreamingGMM, reduced: torch.Tensor) -> MixtureView:
+    return MixtureView(reduced, mixture.evaluate(reduced), mixture.means, mixture.weights)
+
+
+def mixture_of(inputs: ScoreInputs) -> MixtureView:
+    assert inputs.mixture is not None
+    return inputs.mixture
 
 
 def slow_scores(inputs: ScoreInputs) -> dict[str, np.ndarray]:
     """Every score one sample at a time, from the words of the supplement."""
-    likelihood, squared = (part.numpy() for part in inputs.evaluation)
-    logits, reduced = inputs.logits.double().numpy(), inputs.reduced.double().numpy()
-    means, classes = inputs.means.double().numpy(), inputs.logits.shape[1]
+    mixture = mixture_of(inputs)
+    likelihood, squared = (part.numpy() for part in mixture.evaluation)
+    logits, reduced = inputs.logits.double().numpy(), mixture.reduced.double().numpy()
+    means, classes = mixture.means.double().numpy(), inputs.logits.shape[1]
     found: dict[str, list[float]] = {name: [] for name in SCORES}
     for n in range(len(logits)):
         share = np.exp(likelihood[n]) / np.exp(likelihood[n]).sum()
@@ -89,7 +108,7 @@ def test_larger_means_more_unknown(name: str) -> None:
     )
     reduced = torch.tensor([[2.0, 0.0], [0.0, 6.0]])
     logits = torch.tensor([[-4.0, 4.0], [0.1, 0.0]])
-    inputs = ScoreInputs(torch.ones(2, 5), reduced, logits, mixture.evaluate(reduced), mixture.means, mixture.weights)
+    inputs = ScoreInputs(torch.ones(2, 5), logits, view_of(mixture, reduced))
     known, unknown = get_score(name)(inputs).tolist()
     assert unknown > known
 
@@ -121,14 +140,7 @@ def test_entropies_near_1e_28_are_correct_and_ordered() -> None:
 def test_max_prediction_of_sure_samples_keeps_its_digits() -> None:
     gaps = torch.tensor([30.0, 50.0, 90.0])
     inputs = make_inputs(num_classes=2)
-    sure = ScoreInputs(
-        inputs.features[:3],
-        inputs.reduced[:3],
-        torch.stack([gaps, torch.zeros(3)], dim=1),
-        inputs.evaluation,
-        inputs.means,
-        inputs.weights,
-    )
+    sure = ScoreInputs(inputs.features[:3], torch.stack([gaps, torch.zeros(3)], dim=1))
     expected = (-gaps.double()).exp() / (1.0 + (-gaps.double()).exp())
     torch.testing.assert_close(get_score("max_prediction")(sure), expected, rtol=1e-12, atol=0.0)
 
@@ -139,7 +151,9 @@ def test_max_likelihood_of_sure_samples_keeps_its_digits_and_the_density_its_sca
     inputs, expected = make_inputs(num_classes=2), (-gaps).exp() / (1.0 + (-gaps).exp())
     for offset in (0.0, -1e4):
         logs = offset + torch.stack([-gaps, torch.zeros(3)], dim=1)
-        sure = replace(inputs, evaluation=MixtureEvaluation(logs, inputs.evaluation.squared_mahalanobis[:3]))
+        view = mixture_of(inputs)
+        evaluation = MixtureEvaluation(logs, view.evaluation.squared_mahalanobis[:3])
+        sure = replace(inputs, mixture=replace(view, evaluation=evaluation))
         torch.testing.assert_close(get_score("max_likelihood")(sure), expected, rtol=1e-9, atol=0.0)
         assert get_score("log_density")(sure).tolist() == [-offset] * 3
 
@@ -170,9 +184,7 @@ def test_before_any_class_was_seen_every_score_is_finite(name: str) -> None:
     reduced = torch.randn(5, REDUCED)
     evaluation = mixture.evaluate(reduced)
     assert bool((evaluation.log_likelihood == -math.inf).all())
-    inputs = ScoreInputs(
-        torch.randn(5, DIM), reduced, torch.randn(5, CLASSES), evaluation, mixture.means, mixture.weights
-    )
+    inputs = ScoreInputs(torch.randn(5, DIM), torch.randn(5, CLASSES), view_of(mixture, reduced))
     found = get_score(name)(inputs)
     assert bool(found.isfinite().all())
     if name in ("likelihood_entropy", "max_likelihood", "log_density", "mahalanobis", "euclidean"):
@@ -206,8 +218,20 @@ def test_scores_in_the_unit_interval_stay_there() -> None:
 
 def test_a_nan_evaluation_never_looks_known() -> None:
     broken = MixtureEvaluation(torch.full((1, 2), math.nan), torch.full((1, 2), math.nan))
-    inputs = ScoreInputs(torch.ones(1, 2), torch.ones(1, 2), torch.ones(1, 2), broken, torch.ones(2, 2), torch.ones(2))
+    view = MixtureView(torch.ones(1, 2), broken, torch.ones(2, 2), torch.ones(2))
+    inputs = ScoreInputs(torch.ones(1, 2), torch.ones(1, 2), view)
     assert float(get_score("log_density")(inputs)[0]) > 1e200
     assert float(get_score("max_likelihood")(inputs)[0]) == 0.5
     assert float(get_score("mahalanobis")(inputs)[0]) > 1e200
     assert float(get_score("likelihood_entropy")(inputs)[0]) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_without_a_mixture_the_scores_that_need_none_are_the_same(name: str) -> None:
+    whole = make_inputs()
+    without = ScoreInputs(whole.features, whole.logits)
+    if name in NEED_MIXTURE:
+        with pytest.raises(DriftgateError, match=f"{name!r} but the method has none; take one of grad_norm, max_pred"):
+            get_score(name)(without)
+    else:
+        assert torch.equal(get_score(name)(without), get_score(name)(whole))

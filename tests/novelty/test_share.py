@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from driftgate.methods.base import resolve_settings
+from driftgate.methods.registry import resolve_settings
 from driftgate.novelty.gate import predict_label, pseudo_label
 from driftgate.novelty.share import ShareGate, share_bounds, share_levels
 from driftgate.types import UNKNOWN, UNLABELED, DriftgateError

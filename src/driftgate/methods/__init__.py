@@ -15,10 +15,13 @@ from driftgate.methods import (
     source_only,
     tent,
 )
-from driftgate.methods.base import Method, MethodSettings, available, create, get_method, register, resolve_settings
+from driftgate.methods.base import Method, MethodSettings
+from driftgate.methods.look import Look
 from driftgate.methods.persistence import load_method
+from driftgate.methods.registry import available, create, get_method, homes, look_of, register, resolve_settings
 
 __all__ = [
+    "Look",
     "Method",
     "MethodSettings",
     "adacontrast",
@@ -31,8 +34,10 @@ __all__ = [
     "glc_plus",
     "gmm",
     "gmm_comet",
+    "homes",
     "lead",
     "load_method",
+    "look_of",
     "owttt",
     "register",
     "resolve_settings",

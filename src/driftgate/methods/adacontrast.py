@@ -18,11 +18,13 @@ from torch.nn import functional as F
 
 from driftgate.losses import class_aware_info_nce, negative_marginal_entropy
 from driftgate.memory import MeanTeacher, RingQueue, mean_over, nearest
-from driftgate.methods.base import MethodSettings, register
+from driftgate.methods.base import MethodSettings
 from driftgate.methods.gradient import GradientMethod, GradientSettings
-from driftgate.methods.source_only import EntropyThresholdSettings, entropy_prediction
+from driftgate.methods.look import Look
+from driftgate.methods.source_only import EntropyThresholdSettings
 from driftgate.models.normalization import batch_statistics
 from driftgate.models.source_model import ModelOutput, SourceModel
+from driftgate.novelty.rejection import entropy_prediction
 from driftgate.types import Prediction
 
 
@@ -87,14 +89,16 @@ def refine_labels(features: Tensor, bank: Tensor, probabilities: Tensor, neighbo
     return mean_over(probabilities, nearest(features, bank, neighbors)).argmax(dim=1)
 
 
-@register
-class AdaContrast(GradientMethod):
+class AdaContrast(
+    GradientMethod,
+    name="adacontrast",
+    settings=AdaContrastSettings,
+    look=Look("AdaContrast", place=110, block="universal", colors=("#c2559d", "#ec94cd")),
+):
     """See the module's text."""
 
-    name: ClassVar[str] = "adacontrast"
     summary: ClassVar[str] = "neighbours vote on labels, contrast with a queue (closed-set); entropy threshold"
     universal: ClassVar[bool] = False
-    Settings: ClassVar[type[MethodSettings]] = AdaContrastSettings
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "visda": PUBLISHED,
         "domainnet": PUBLISHED,

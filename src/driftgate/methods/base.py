@@ -1,4 +1,4 @@
-"""The contract every method keeps, and the registry that finds methods by name."""
+"""The contract every method keeps."""
 
 from __future__ import annotations
 
@@ -6,19 +6,34 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from driftgate.checkpoint import write_checkpoint
+from driftgate.methods.look import Look
 from driftgate.models.normalization import preserved_buffers
 from driftgate.models.source_model import SourceModel
 from driftgate.rng import seeded
 from driftgate.state import State, bytes_of, check_finite
 from driftgate.types import DriftgateError, Prediction
-from driftgate.views import Views, ViewsChoice, choose_views
+from driftgate.views import Views, choose_views
+
+KNOWN: dict[str, type[Method]] = {}
+"""All methods whose classes were made, by name; ``driftgate.methods.registry`` finds those that were not."""
+
+
+def add_method(method: type[Method]) -> None:
+    """Make a class known by its ``name``; refuse one that is taken, unless the same class is made anew."""
+    known = KNOWN.get(method.name)
+    if known is not None and (known.__module__, known.__qualname__) != (method.__module__, method.__qualname__):
+        raise DriftgateError(
+            f"Expected a name of its own for {method.__module__}.{method.__qualname__} but {method.name!r} is "
+            f"{known.__module__}.{known.__qualname__}; take another name."
+        )
+    KNOWN[method.name] = method
 
 
 class MethodSettings(BaseModel):
@@ -41,13 +56,33 @@ class Method(State, ABC):
     so that a bad one changes nothing. Called, it predicts.
     """
 
-    name: ClassVar[str]
+    name: ClassVar[str] = ""
+    look: ClassVar[Look] = Look()
     Settings: ClassVar[type[MethodSettings]] = MethodSettings
     presets: ClassVar[dict[str, dict[str, Any]]] = {}
     summary: ClassVar[str] = ""
     source_free: ClassVar[bool] = True
     universal: ClassVar[bool] = True
     needs: ClassVar[frozenset[str]] = frozenset()
+
+    def __init_subclass__(
+        cls,
+        *,
+        name: str | None = None,
+        settings: type[MethodSettings] | None = None,
+        look: Look | None = None,
+        **more: Any,
+    ) -> None:
+        """``class Mine(Method, name="mine", settings=MySettings)`` makes a method known by its name.
+
+        A class without a name is a base of others. ``look`` is how it appears in tables and charts.
+        """
+        super().__init_subclass__(**more)
+        cls.Settings = settings or cls.Settings
+        cls.look = look or Look()
+        if name is not None:
+            cls.name = name
+            add_method(cls)
 
     def __init__(self, model: SourceModel, settings: MethodSettings) -> None:
         super().__init__()
@@ -224,68 +259,3 @@ def _check_needs(method: type[Method], model: SourceModel) -> None:
 def _plain(inputs: Tensor) -> Tensor:
     """The same numbers outside of the caller's inference mode."""
     return inputs.clone() if inputs.is_inference() else inputs
-
-
-M = TypeVar("M", bound=type[Method])
-
-_REGISTRY: dict[str, type[Method]] = {}
-
-
-def register(method: M) -> M:
-    """Class decorator: make a method known by its ``name``."""
-    _REGISTRY[method.name] = method
-    return method
-
-
-def available() -> dict[str, type[Method]]:
-    """All methods by name."""
-    return dict(sorted(_REGISTRY.items()))
-
-
-def get_method(name: str) -> type[Method]:
-    """The class of the method of that name."""
-    if name not in _REGISTRY:
-        raise DriftgateError(f"Expected a method out of {', '.join(available())} but got {name!r}.")
-    return _REGISTRY[name]
-
-
-def create(
-    name: str, model: SourceModel, *, preset: str | None = None, views: ViewsChoice = None, **settings: Any
-) -> Method:
-    """A method by name around ``model``, which it adapts in place; settings as keywords, a preset underneath them.
-
-    ``views`` is how the method gets a second look at a batch, if it needs one: see ``driftgate.views``. None takes
-    what fits the model's inputs.
-    """
-    if not isinstance(model, SourceModel):
-        raise DriftgateError(
-            f"Expected a wrapped network but got {type(model).__name__}; pass driftgate.wrap(network, class_names=...)."
-        )
-    method = get_method(name)(model, resolve_settings(name, preset, settings))
-    method.views = choose_views(views, model.spec)
-    return method
-
-
-def resolve_settings(name: str, preset: str | None, settings: dict[str, Any]) -> MethodSettings:
-    """The settings of a method: its defaults, then the preset's, then those given."""
-    method = get_method(name)
-    if preset is not None and preset not in method.presets:
-        known = ", ".join(method.presets) or "none"
-        raise DriftgateError(f"Expected a preset of {name!r} out of {known} but got {preset!r}.")
-    chosen = {**(method.presets[preset] if preset else {}), **settings}
-    try:
-        return method.Settings(**chosen)
-    except ValidationError as error:
-        raise DriftgateError(f"Settings of {name!r}: {describe(error, method.Settings)}") from error
-
-
-def describe(error: ValidationError, settings: type[BaseModel]) -> str:
-    """One line for a person out of pydantic's report."""
-    parts = []
-    for item in error.errors():
-        field = ".".join(str(part) for part in item["loc"])
-        if item["type"] == "extra_forbidden":
-            parts.append(f"no setting {field!r}, expected one of {', '.join(settings.model_fields)}")
-        else:
-            parts.append(f"{field}: {item['msg']}, got {item['input']!r}")
-    return "; ".join(parts) + "."

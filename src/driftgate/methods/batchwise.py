@@ -22,9 +22,9 @@ from driftgate.memory.blocks import one_thread
 from driftgate.memory.neighbors import mean_over, nearest_but_first, nearest_others
 from driftgate.methods.base import MethodSettings
 from driftgate.methods.gradient import GradientMethod, GradientSettings
-from driftgate.methods.source_only import entropy_prediction
 from driftgate.methods.target_classes import EstimateWhen, TargetClasses, follow_target_classes
 from driftgate.models.source_model import ModelOutput, SourceModel
+from driftgate.novelty.rejection import entropy_prediction
 from driftgate.types import Prediction
 
 

@@ -7,19 +7,23 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from driftgate.methods.base import Method, MethodSettings, register
-from driftgate.methods.source_only import EntropyThresholdSettings, entropy_prediction
+from driftgate.methods.base import Method
+from driftgate.methods.look import Look
+from driftgate.methods.source_only import EntropyThresholdSettings
 from driftgate.models.normalization import batch_statistics
+from driftgate.novelty.rejection import entropy_prediction
 from driftgate.types import Prediction
 
 
-@register
-class BatchNormStatistics(Method):
+class BatchNormStatistics(
+    Method,
+    name="bn-stats",
+    settings=EntropyThresholdSettings,
+    look=Look("BN statistics", place=20, block="baseline", colors=("#3b7dd8", "#74a9f2")),
+):
     """Normalise each batch by its own statistics; running statistics follow the stream."""
 
-    name: ClassVar[str] = "bn-stats"
     summary: ClassVar[str] = "batch-norm statistics of the target batch, no gradient"
-    Settings: ClassVar[type[MethodSettings]] = EntropyThresholdSettings
     settings: EntropyThresholdSettings
 
     def _predict(self, images: Tensor) -> Prediction:

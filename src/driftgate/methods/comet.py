@@ -17,11 +17,12 @@ from torch import Tensor, nn
 
 from driftgate.losses import UnknownPairs, kl_loss, supcon_loss
 from driftgate.memory import MeanTeacher, RunningPrototypes
-from driftgate.methods.base import MethodSettings, register
+from driftgate.methods.base import MethodSettings
 from driftgate.methods.gradient import GradientMethod, GradientSettings
-from driftgate.methods.source_only import entropy_prediction
+from driftgate.methods.look import Look
 from driftgate.models.source_model import ModelOutput, SourceModel
 from driftgate.novelty.gate import pseudo_label
+from driftgate.novelty.rejection import entropy_prediction
 from driftgate.novelty.scores import entropy
 from driftgate.state import State
 from driftgate.types import Prediction
@@ -151,11 +152,9 @@ class COMET(GradientMethod):
         )
 
 
-@register
-class COMETP(COMET):
+class COMETP(COMET, name="comet-p", look=Look("COMET-P", place=50, colors=("#6a4c93", "#b79fe3"))):
     """COMET with the class prototypes of the source."""
 
-    name: ClassVar[str] = "comet-p"
     summary: ClassVar[str] = "mean teacher, contrastive loss with the source's prototypes, entropy loss"
     source_free: ClassVar[bool] = False
     needs: ClassVar[frozenset[str]] = frozenset({"prototypes"})
@@ -165,13 +164,12 @@ class COMETP(COMET):
         return SourcePrototypes(self.model.statistics.prototypes)
 
 
-@register
-class COMETF(COMET):
+class COMETF(
+    COMET, name="comet-f", settings=COMETFSettings, look=Look("COMET-F", place=120, colors=("#9a5cc4", "#d3a3f4"))
+):
     """COMET with prototypes that run over the stream: fully source-free."""
 
-    name: ClassVar[str] = "comet-f"
     summary: ClassVar[str] = "mean teacher, contrastive loss with prototypes from the stream, entropy loss"
-    Settings: ClassVar[type[MethodSettings]] = COMETFSettings
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         **COMET.presets,
         "released": {**COMET.presets["released"], "prototype_samples": "last"},

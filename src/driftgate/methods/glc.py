@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from driftgate.memory.prototypes import surest_samples
-from driftgate.methods.base import MethodSettings, register
 from driftgate.methods.batchwise import SoftTargetMethod, SoftTargetSettings
+from driftgate.methods.look import Look
 from driftgate.methods.one_vs_all import negative_similarity
 from driftgate.methods.target_classes import TargetClasses
 from driftgate.types import UNKNOWN
@@ -57,13 +57,12 @@ def one_vs_all_labels(
     return torch.where(known, classes, UNKNOWN)
 
 
-@register
-class GLC(SoftTargetMethod):
+class GLC(
+    SoftTargetMethod, name="glc", settings=GLCSettings, look=Look("GLC", place=80, colors=("#b4641e", "#e59d5d"))
+):
     """Global and local clustering on each batch. State: the estimated number of target classes, two scalars."""
 
-    name: ClassVar[str] = "glc"
     summary: ClassVar[str] = "one-vs-all clustering and neighbour agreement, applied batch-wise"
-    Settings: ClassVar[type[MethodSettings]] = GLCSettings
     settings: GLCSettings
     presets: ClassVar[dict[str, dict[str, Any]]] = GLC_PRESETS
 

@@ -9,9 +9,9 @@ from pydantic import Field
 from torch import Tensor
 
 from driftgate.losses.affinity import affinity_loss
-from driftgate.methods.base import MethodSettings, register
 from driftgate.methods.batchwise import SoftTargets
 from driftgate.methods.glc import GLC, GLCSettings
+from driftgate.methods.look import Look
 from driftgate.models.source_model import ModelOutput
 
 
@@ -25,13 +25,10 @@ class GLCPlusSettings(GLCSettings):
     affinity_weight: float = Field(default=1.0, ge=0.0)
 
 
-@register
-class GLCPlus(GLC):
+class GLCPlus(GLC, name="glc++", settings=GLCPlusSettings, look=Look("GLC++", place=90, colors=("#d07c17", "#f7b468"))):
     """GLC, and each sample near to its neighbours and away from those beyond its own class."""
 
-    name: ClassVar[str] = "glc++"
     summary: ClassVar[str] = "GLC with contrastive affinity, applied batch-wise"
-    Settings: ClassVar[type[MethodSettings]] = GLCPlusSettings
     settings: GLCPlusSettings
 
     def _loss(self, output: ModelOutput, lesson: SoftTargets) -> Tensor:

@@ -23,9 +23,9 @@ from torch.nn import functional as F
 from driftgate.losses import KLForm, MeanTerm, Reduction, contrastive_loss, kl_loss
 from driftgate.memory import CovarianceForm, MixtureEvaluation, StreamingGMM
 from driftgate.memory.gmm import FloorRule
-from driftgate.methods.base import MethodSettings, register
+from driftgate.methods.base import MethodSettings
 from driftgate.methods.gradient import GradientMethod, GradientSettings
-from driftgate.methods.source_only import entropy_prediction
+from driftgate.methods.look import Look
 from driftgate.models.normalization import (
     batch_is_steadier,
     batch_mean_shift,
@@ -46,7 +46,8 @@ from driftgate.novelty.gate import (
     pseudo_label,
     spare_certain,
 )
-from driftgate.novelty.scores import SCORES_FROM_ZERO, ScoreInputs, get_score
+from driftgate.novelty.rejection import entropy_prediction
+from driftgate.novelty.scores import SCORES_FROM_ZERO, MixtureView, ScoreInputs, get_score
 from driftgate.novelty.share import ShareGate, UnknownShare, share_bounds
 from driftgate.rng import seeded
 from driftgate.types import UNLABELED, DriftgateError, Prediction
@@ -166,13 +167,10 @@ RELEASED: dict[str, Any] = {
 own floor, quantiles and inequalities."""
 
 
-@register
-class GMM(GradientMethod):
+class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", place=140, colors=("#c8283c", "#ff6b7b"))):
     """The paper's method; see the module's text."""
 
-    name: ClassVar[str] = "gmm"
     summary: ClassVar[str] = "a Gaussian mixture labels the stream; contrastive and KL divergence loss (the paper)"
-    Settings: ClassVar[type[MethodSettings]] = GMMSettings
     presets: ClassVar[dict[str, dict[str, Any]]] = {"paper": PAPER, "released": RELEASED}
     any_size: ClassVar[frozenset[str]] = frozenset({"waiting"})
     settings: GMMSettings
@@ -343,7 +341,11 @@ class GMM(GradientMethod):
     ) -> Tensor:
         """(N,) how new each sample looks."""
         return self._score(
-            ScoreInputs(output.features, reduced, output.logits, evaluation, mixture.means, mixture.weights)
+            ScoreInputs(
+                output.features,
+                output.logits,
+                MixtureView(reduced, evaluation, mixture.means, mixture.weights),
+            )
         )
 
     def _judge(self, output: ModelOutput, evaluation: MixtureEvaluation, novelty: Tensor, gate: Gate) -> Prediction:

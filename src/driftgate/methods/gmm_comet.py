@@ -16,8 +16,9 @@ from torch.nn import functional as F
 
 from driftgate.losses import KLForm, MeanTerm
 from driftgate.memory import MeanTeacher, ModelCopy, StreamingGMM
-from driftgate.methods.base import MethodSettings, register
+from driftgate.methods.base import MethodSettings
 from driftgate.methods.gmm import GMM, GMMSettings
+from driftgate.methods.look import Look
 from driftgate.models.source_model import ModelOutput, SourceModel
 from driftgate.novelty.gate import Gate, GateKind, predict_label
 from driftgate.types import Prediction
@@ -80,15 +81,14 @@ RELEASED: dict[str, Any] = {
 source copy in train mode, and its own floor, quantiles and inequalities."""
 
 
-@register
-class GMMCOMET(GMM):
+class GMMCOMET(
+    GMM, name="gmm-comet", settings=GMMCOMETSettings, look=Look("GMM-COMET", place=130, colors=("#e2748a", "#ffa3b4"))
+):
     """The follow-up of the paper's method; see the module's text."""
 
-    name: ClassVar[str] = "gmm-comet"
     summary: ClassVar[str] = (
         "the mixture of gmm under a mean teacher, held near teacher and source (continual follow-up)"
     )
-    Settings: ClassVar[type[MethodSettings]] = GMMCOMETSettings
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "domainnet": DOMAINNET,
         "cifar-100": CIFAR_100,

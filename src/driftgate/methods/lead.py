@@ -18,8 +18,9 @@ from torch.nn import functional as F
 
 from driftgate.losses.soft_targets import soft_cross_entropy
 from driftgate.memory.prototypes import one_hot_weights, surest_samples
-from driftgate.methods.base import MethodSettings, register
+from driftgate.methods.base import MethodSettings
 from driftgate.methods.batchwise import SoftTargetMethod, SoftTargets, SoftTargetSettings
+from driftgate.methods.look import Look
 from driftgate.methods.target_classes import TargetClasses
 from driftgate.models.source_model import ModelOutput, SourceModel
 from driftgate.types import UNKNOWN, DriftgateError
@@ -56,16 +57,15 @@ class Subspaces(NamedTuple):
         return torch.stack([(unit @ part).norm(dim=1) for part in self], dim=1)
 
 
-@register
-class LEAD(SoftTargetMethod):
+class LEAD(
+    SoftTargetMethod, name="lead", settings=LEADSettings, look=Look("LEAD", place=100, colors=("#8c564b", "#cc978a"))
+):
     """Qu et al., "LEAD: Learning Decomposition for Source-free Universal Domain Adaptation" (CVPR 2024).
 
     See the module's text.
     """
 
-    name: ClassVar[str] = "lead"
     summary: ClassVar[str] = "features split by the classifier's subspace, a boundary for each sample; batch-wise"
-    Settings: ClassVar[type[MethodSettings]] = LEADSettings
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "visda": {"lr": 1e-4, "pseudo_label_weight": 1.0},
         "domainnet": {"lr": 1e-4, "pseudo_label_weight": 2.0},

@@ -20,8 +20,9 @@ from driftgate.losses.alignment import symmetric_kl
 from driftgate.memory.neighbors import cosine_similarity
 from driftgate.memory.queue import RingQueue
 from driftgate.memory.running_gaussian import RunningGaussian
-from driftgate.methods.base import MethodSettings, register
+from driftgate.methods.base import MethodSettings
 from driftgate.methods.gradient import GradientMethod, GradientSettings
+from driftgate.methods.look import Look
 from driftgate.models.passes import Passes
 from driftgate.models.source_model import SourceModel
 from driftgate.models.statistics import SourceStatistics
@@ -106,15 +107,14 @@ class Assessment(NamedTuple):
     threshold: float
 
 
-@register
-class OWTTT(GradientMethod):
+class OWTTT(
+    GradientMethod, name="owttt", settings=OWTTTSettings, look=Look("OWTTT", place=40, colors=("#8a6d1c", "#d6b955"))
+):
     """Li et al., "On the Robustness of Open-World Test-Time Training" (ICCV 2023); see the module's text."""
 
-    name: ClassVar[str] = "owttt"
     summary: ClassVar[str] = "source prototypes and a growing pool of new ones; predicts after the update"
     source_free: ClassVar[bool] = False
     needs: ClassVar[frozenset[str]] = frozenset({"prototypes", "feature_moments"})
-    Settings: ClassVar[type[MethodSettings]] = OWTTTSettings
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "visda": IMAGENET,
         "domainnet": IMAGENET,

@@ -8,7 +8,8 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from driftgate.checkpoint import foreign_content, read_checkpoint, under_prefix
-from driftgate.methods.base import KIND, Method, create, resolve_settings
+from driftgate.methods.base import KIND, Method
+from driftgate.methods.registry import create, resolve_settings
 from driftgate.models.source_model import STATISTICS
 from driftgate.models.spec import ModelSpec
 from driftgate.models.statistics import SourceStatistics

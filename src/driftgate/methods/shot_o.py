@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from driftgate.methods.base import MethodSettings, register
+from driftgate.methods.look import Look
 from driftgate.methods.shot import Shot, ShotSettings
 from driftgate.novelty.two_means import two_means_threshold
 from driftgate.types import Thresholds
@@ -23,13 +23,10 @@ class ShotOSettings(ShotSettings):
     rejection: Literal["two-means", "fixed"] = "two-means"
 
 
-@register
-class ShotO(Shot):
+class ShotO(Shot, name="shot-o", settings=ShotOSettings, look=Look("SHOT-O", place=60, colors=("#1f8a70", "#4cc8a8"))):
     """SHOT with a 2-means split of the entropies into known and unknown."""
 
-    name: ClassVar[str] = "shot-o"
     summary: ClassVar[str] = "SHOT for ODA and OPDA: centroid labels, information maximisation, 2-means rejection"
-    Settings: ClassVar[type[MethodSettings]] = ShotOSettings
     settings: ShotOSettings
 
     def _thresholds(self, novelty: Tensor) -> Thresholds:

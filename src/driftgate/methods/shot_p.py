@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from driftgate.methods.base import MethodSettings, register
+from driftgate.methods.look import Look
 from driftgate.methods.shot import Shot, ShotSettings
 from driftgate.types import Thresholds
 
@@ -23,13 +23,10 @@ class ShotPSettings(ShotSettings):
     reject: bool = False
 
 
-@register
-class ShotP(Shot):
+class ShotP(Shot, name="shot-p", settings=ShotPSettings, look=Look("SHOT-P", place=70, colors=("#5b9a3b", "#98d377"))):
     """SHOT with every sample known and without the diversity term."""
 
-    name: ClassVar[str] = "shot-p"
     summary: ClassVar[str] = "SHOT for PDA: centroid labels and entropy minimisation, no rejection"
-    Settings: ClassVar[type[MethodSettings]] = ShotPSettings
     settings: ShotPSettings
 
     def _thresholds(self, novelty: Tensor) -> Thresholds:

@@ -8,9 +8,10 @@ from pydantic import Field
 from torch import Tensor
 
 from driftgate.losses import mean_entropy
-from driftgate.methods.base import MethodSettings, register
 from driftgate.methods.gradient import GradientMethod, GradientSettings
-from driftgate.methods.source_only import EntropyThresholdSettings, entropy_prediction
+from driftgate.methods.look import Look
+from driftgate.methods.source_only import EntropyThresholdSettings
+from driftgate.novelty.rejection import entropy_prediction
 from driftgate.types import Prediction
 
 
@@ -29,14 +30,16 @@ class TentSettings(GradientSettings, EntropyThresholdSettings):
     adapt_layers: str = "norm2d"
 
 
-@register
-class Tent(GradientMethod):
+class Tent(
+    GradientMethod,
+    name="tent",
+    settings=TentSettings,
+    look=Look("Tent", place=30, block="baseline", colors=("#0e8fa5", "#4fc6d9")),
+):
     """Entropy minimisation on the affine parameters of batch norm, normalised by the current batch."""
 
-    name: ClassVar[str] = "tent"
     summary: ClassVar[str] = "entropy minimisation on the norm layers (closed-set); entropy threshold"
     universal: ClassVar[bool] = False
-    Settings: ClassVar[type[MethodSettings]] = TentSettings
     presets: ClassVar[dict[str, dict[str, Any]]] = {"imagenet": {"lr": 0.00025}}
     settings: TentSettings
 

@@ -17,24 +17,44 @@ from driftgate.types import DriftgateError
 
 
 @dataclass(frozen=True)
-class ScoreInputs:
-    """What a score may look at.
+class MixtureView:
+    """A batch as a mixture sees it.
 
     Attributes:
-        features: (N, D) features g(x).
         reduced: (N, R) reduced features r(g(x)).
-        logits: (N, C) classifier outputs before the softmax.
-        evaluation: the mixture's log-likelihoods and squared Mahalanobis distances, both (N, C).
-        means: (C, R) means of the mixture.
-        weights: (C,) weights of the mixture; a class of weight 0 was never seen.
+        evaluation: log-likelihoods and squared Mahalanobis distances, both (N, C).
+        means: (C, R) means of the classes.
+        weights: (C,) weights of the classes; one of weight 0 was never seen.
     """
 
-    features: Tensor
     reduced: Tensor
-    logits: Tensor
     evaluation: MixtureEvaluation
     means: Tensor
     weights: Tensor
+
+
+@dataclass(frozen=True)
+class ScoreInputs:
+    """What a score may look at; a method without a mixture has the first two.
+
+    Attributes:
+        features: (N, D) features g(x).
+        logits: (N, C) classifier outputs before the softmax.
+        mixture: what a mixture says of the samples.
+    """
+
+    features: Tensor
+    logits: Tensor
+    mixture: MixtureView | None = None
+
+    def of_mixture(self, score: str) -> MixtureView:
+        """The mixture's view, or a refusal in the name of the score that needs one."""
+        if self.mixture is None:
+            raise DriftgateError(
+                f"Expected a mixture for the novelty score {score!r} but the method has none; take one of "
+                f"{', '.join(sorted(set(SCORES) - NEED_MIXTURE))}."
+            )
+        return self.mixture
 
 
 Score = Callable[[ScoreInputs], Tensor]
@@ -65,28 +85,29 @@ def posterior(log_likelihood: Tensor) -> Tensor:
 
 def likelihood_entropy(inputs: ScoreInputs) -> Tensor:
     """Entropy of the likelihoods over the classes, I(p) of Eq. 4: the paper's choice."""
-    return entropy(posterior(inputs.evaluation.log_likelihood))
+    return entropy(posterior(inputs.of_mixture("likelihood_entropy").evaluation.log_likelihood))
 
 
 def max_likelihood(inputs: ScoreInputs) -> Tensor:
     """One minus the largest likelihood, normalised over the classes: in [0, 1], as in the authors' code."""
-    return beside_the_largest(posterior(inputs.evaluation.log_likelihood).exp())
+    return beside_the_largest(posterior(inputs.of_mixture("max_likelihood").evaluation.log_likelihood).exp())
 
 
 def log_density(inputs: ScoreInputs) -> Tensor:
     """Minus the largest log-likelihood, not normalised: far from every class it grows without bound."""
-    return _finite(-inputs.evaluation.log_likelihood.amax(dim=1))
+    return _finite(-inputs.of_mixture("log_density").evaluation.log_likelihood.amax(dim=1))
 
 
 def mahalanobis(inputs: ScoreInputs) -> Tensor:
     """Smallest Mahalanobis distance to a class."""
-    return _finite(inputs.evaluation.squared_mahalanobis.amin(dim=1).sqrt())
+    return _finite(inputs.of_mixture("mahalanobis").evaluation.squared_mahalanobis.amin(dim=1).sqrt())
 
 
 def euclidean(inputs: ScoreInputs) -> Tensor:
     """Smallest Euclidean distance to the mean of a class."""
-    distances = torch.cdist(inputs.reduced.detach().double(), inputs.means.double())
-    return _finite(distances.masked_fill(inputs.weights == 0, math.inf).amin(dim=1))
+    mixture = inputs.of_mixture("euclidean")
+    distances = torch.cdist(mixture.reduced.detach().double(), mixture.means.double())
+    return _finite(distances.masked_fill(mixture.weights == 0, math.inf).amin(dim=1))
 
 
 def grad_norm(inputs: ScoreInputs) -> Tensor:
@@ -129,6 +150,9 @@ SCORES: dict[str, Score] = {
     "prediction_entropy": prediction_entropy,
     "log_density": log_density,
 }
+
+NEED_MIXTURE = frozenset({"likelihood_entropy", "max_likelihood", "mahalanobis", "euclidean", "log_density"})
+"""Scores that only a method with a mixture can use."""
 
 SCORES_FROM_ZERO = frozenset({"likelihood_entropy", "max_likelihood", "max_prediction", "prediction_entropy"})
 """Scores in [0, 1] that crowd at zero for known samples; their logarithm is easier to tell apart."""

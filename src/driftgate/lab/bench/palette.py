@@ -7,28 +7,14 @@ both grounds.
 from __future__ import annotations
 
 import re
-import zlib
+from dataclasses import replace
+
+from driftgate.methods import Look, available, look_of
+from driftgate.methods.look import STRANGERS
 
 INK, SOFT, FAINT, LINE, GROUND = "#25282d", "#5c636b", "#b9bec5", "#e6e8eb", "#fdfdfe"
-KNOWN_METHODS = {
-    "source-only": ("#7d848e", "#a3aab4"),
-    "bn-stats": ("#3b7dd8", "#74a9f2"),
-    "tent": ("#0e8fa5", "#4fc6d9"),
-    "owttt": ("#8a6d1c", "#d6b955"),
-    "comet-p": ("#6a4c93", "#b79fe3"),
-    "comet-f": ("#9a5cc4", "#d3a3f4"),
-    "shot-o": ("#1f8a70", "#4cc8a8"),
-    "shot-o/p": ("#1f8a71", "#4cc8a9"),
-    "shot-p": ("#5b9a3b", "#98d377"),
-    "glc": ("#b4641e", "#e59d5d"),
-    "glc++": ("#d07c17", "#f7b468"),
-    "lead": ("#8c564b", "#cc978a"),
-    "adacontrast": ("#c2559d", "#ec94cd"),
-    "gmm-comet": ("#e2748a", "#ffa3b4"),
-    "gmm": ("#c8283c", "#ff6b7b"),
-}
-STRANGERS = (("#4d5b9e", "#97a5ea"), ("#557a46", "#a3cf91"), ("#7a4460", "#d095b3"), ("#3f6f7d", "#8cc3d3"))
-"""For methods of the user's own."""
+JOINED = "shot-o/p"
+"""The row of SHOT where each of its two versions ran only where it belongs, as in the paper."""
 
 SHIFT_COLORS = {"PDA": ("#3a7cd7", "#75aaf3"), "ODA": ("#1e8a6f", "#4dc8a9"), "OPDA": ("#c9283d", "#ff6c7c")}
 OTHER_SHIFT = ("#6a4c94", "#b79fe4")
@@ -42,10 +28,14 @@ _GROUND_COLORS = {
 }
 
 
+def row_look(row: str) -> Look:
+    """How a row of methods appears: as the method's class says."""
+    return replace(look_of("shot-o"), label="SHOT-O/P") if row == JOINED else look_of(row)
+
+
 def method_color(method: str) -> str:
     """The light colour of a method, always the same for the same name."""
-    pair = KNOWN_METHODS.get(method) or STRANGERS[zlib.crc32(method.encode()) % len(STRANGERS)]
-    return pair[0]
+    return (row_look(method).colors or STRANGERS[0])[0]
 
 
 def shift_color(shift: str) -> str:
@@ -55,7 +45,8 @@ def shift_color(shift: str) -> str:
 
 def variables() -> dict[str, tuple[str, str]]:
     """CSS variable -> its light and its dark colour."""
-    drawn = [*KNOWN_METHODS.values(), *STRANGERS, *SHIFT_COLORS.values(), OTHER_SHIFT]
+    own = [look_of(name).colors or STRANGERS[0] for name in available()]
+    drawn = [*own, *STRANGERS, *SHIFT_COLORS.values(), OTHER_SHIFT]
     return {**_GROUND_COLORS, **{light.lstrip("#"): (light, dark) for light, dark in drawn}}
 
 
@@ -64,11 +55,9 @@ def css(ground: int) -> str:
     return "".join(f"--c-{name}:{pair[ground]};" for name, pair in variables().items())
 
 
-_NAMES = {pair[0]: name for name, pair in variables().items()}
-
-
 def to_variables(svg: str) -> str:
     """Replace every known light colour of a drawing by its variable."""
+    names = {pair[0]: name for name, pair in variables().items()}
     return re.sub(
-        r"#[0-9a-f]{6}\b", lambda found: f"var(--c-{_NAMES[found[0]]})" if found[0] in _NAMES else found[0], svg
+        r"#[0-9a-f]{6}\b", lambda found: f"var(--c-{names[found[0]]})" if found[0] in names else found[0], svg
     )

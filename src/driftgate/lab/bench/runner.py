@@ -25,6 +25,7 @@ from driftgate.lab.bench.folder import SweepFolder
 from driftgate.lab.bench.jobs import available_cores
 from driftgate.lab.bench.plan import Job, ModelJob, Plan, RunJob
 from driftgate.lab.bench.work import Sweep, work
+from driftgate.methods import homes
 from driftgate.types import DriftgateError
 
 Backend = Literal["loky", "ray", "serial"]
@@ -82,7 +83,8 @@ def run_sweep(plan: Plan, out: str | Path, *, workers: int = 1, backend: str = "
     folder = SweepFolder(Path(out).absolute())
     folder.prepare(plan.suite)
     owner = None if chosen == "ray" else os.getpid()
-    sweep = Sweep(folder.path, time.time(), owner, socket.gethostname())
+    imports = homes(dict.fromkeys(job.method for job in plan.runs))
+    sweep = Sweep(folder.path, time.time(), owner, socket.gethostname(), imports)
     before, pending = -1, plan.jobs
     while pending := [job for job in pending if folder.state(job, sweep.since) == "open"]:
         if len(pending) == before:

@@ -8,36 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from typing import get_args
 
 from driftgate.lab.bench.ablations import STUDIES, Variant
+from driftgate.lab.bench.palette import JOINED, row_look
 from driftgate.lab.bench.published import PublishedSuite, published_suite
 from driftgate.lab.bench.runs import METRIC_WORDS, SHIFTS, Run, SuiteRuns
 from driftgate.lab.bench.statistics import Summary, summarise
 from driftgate.lab.data.layouts import RECIPES
+from driftgate.methods.look import Block
 
-METHOD_NAMES = {
-    "source-only": "Source-only",
-    "bn-stats": "BN statistics",
-    "tent": "Tent",
-    "owttt": "OWTTT",
-    "comet-p": "COMET-P",
-    "shot-o": "SHOT-O",
-    "shot-p": "SHOT-P",
-    "shot-o/p": "SHOT-O/P",
-    "glc": "GLC",
-    "glc++": "GLC++",
-    "lead": "LEAD",
-    "adacontrast": "AdaContrast",
-    "comet-f": "COMET-F",
-    "gmm-comet": "GMM-COMET",
-    "gmm": "GMM",
-}
-"""As they are printed, in the order of the paper's tables; methods the paper does not have stand with their like."""
-
-NOT_UNIVERSAL_OR_SOURCE_FREE = frozenset({"owttt", "comet-p", "shot-o", "shot-p", "shot-o/p"})
-"""The block the paper sets apart: these use source prototypes, or must be told the shift."""
-
-BASELINES = frozenset({"source-only", "bn-stats", "tent"})
 MAX_PAIRS_IN_ONE_TABLE = 2
 """With ± in every cell more columns than these for each of three shifts fit no page; then each shift has a table."""
 
@@ -155,7 +135,7 @@ def column_group(shift: str | None) -> str:
 
 def method_name(method: str) -> str:
     """A method as it is printed."""
-    return METHOD_NAMES.get(method, method)
+    return row_look(method).label
 
 
 def by_method(runs: Sequence[Run]) -> dict[str, list[Run]]:
@@ -170,10 +150,8 @@ def by_method(runs: Sequence[Run]) -> dict[str, list[Run]]:
     joined = shifts.get("shot-p") == {"PDA"} and "PDA" not in shifts.get("shot-o", {"PDA"})
     found: dict[str, list[Run]] = {}
     for run in runs:
-        found.setdefault("shot-o/p" if joined and run.method in {"shot-o", "shot-p"} else run.method, []).append(run)
-    # A method of the user's own stands last, after the ones everybody knows.
-    order = [name for name in METHOD_NAMES if name in found] + sorted(set(found) - set(METHOD_NAMES))
-    return {method: found[method] for method in order}
+        found.setdefault(JOINED if joined and run.method in {"shot-o", "shot-p"} else run.method, []).append(run)
+    return {method: found[method] for method in sorted(found, key=lambda name: (row_look(name).place, name))}
 
 
 def suite_tables(suite: SuiteRuns) -> list[ResultTable]:
@@ -394,6 +372,4 @@ def ranks(means: Sequence[Summary | None]) -> list[int | None]:
 
 def _block(method: str) -> int:
     """Which of the paper's blocks of rows a method belongs to."""
-    if method in BASELINES:
-        return 0
-    return 1 if method in NOT_UNIVERSAL_OR_SOURCE_FREE else 2
+    return get_args(Block).index(row_look(method).block)

@@ -30,6 +30,7 @@ from driftgate.log import StreamLog
 from driftgate.methods import create
 from driftgate.metrics import HScore, OnlineAccuracy
 from driftgate.models import SourceModel
+from driftgate.plugins import import_module
 from driftgate.shifts import ClassSplit, Shift
 from driftgate.stream import run_stream, versions
 from driftgate.types import DriftgateError
@@ -45,13 +46,15 @@ OWNER_SECONDS = 1.0
 class Sweep:
     """What all jobs of a sweep are told: where, since when, and whose they are.
 
-    ``owner`` is the process that started them, if it runs on ``host`` and its end should end them.
+    ``owner`` is the process that started them, if it runs on ``host`` and its end should end them. ``imports`` are the
+    modules with methods of the user's own, which every worker has to import.
     """
 
     path: Path
     since: float
     owner: int | None = None
     host: str = ""
+    imports: tuple[str, ...] = ()
 
 
 _guarded: set[int] = set()
@@ -69,6 +72,8 @@ def work(job: Job, sweep: Sweep) -> None:
         reporter(0, 1)  # at once: if this process dies, it is known what it was doing
         try:
             with single_thread():
+                for name in sweep.imports:
+                    import_module(name)
                 if isinstance(job, ModelJob):
                     train(job, folder, reporter)
                 elif _model_is_ready(job, folder, sweep):

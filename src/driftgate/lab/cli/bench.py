@@ -111,6 +111,7 @@ def bench(
     arrangement: Arrangement = None,
     repeat: Repeat = None,
     unknown_share: UnknownShares = None,
+    imports: options.Imports = None,
     dry_run: DryRun = False,
     as_json: options.AsJson = False,
 ) -> None:
@@ -122,6 +123,10 @@ def bench(
     if suite is None:
         list_suites(as_json)
         return
+    from driftgate.plugins import import_module
+
+    for module in imports or []:
+        import_module(module)
     _sweep(
         suite,
         None,
