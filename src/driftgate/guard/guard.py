@@ -303,7 +303,7 @@ class Guard:
         if self._mode == "slow" and self._look - self._mode_since >= self.settings.slow_looks:
             self._enter("learning")
             self._tell("learning", "it was calm at the low rate")
-        if self._look - self._last_snapshot >= self.settings.snapshot_every and evidence <= QUIET:
+        if self._look - self._last_snapshot >= self.settings.snapshot_every and evidence <= self._limit() / 2.0:
             try:
                 self.snapshot("all is well")
             except OSError as error:  # a full disk must not stop the answers
