@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
@@ -192,6 +193,9 @@ class Guard:
                     return prediction
                 taught = changes(self.method) > before
             tell(prediction)
+            if prediction.losses and not bool(torch.stack(list(prediction.losses.values())).isfinite().all()):
+                self._alarm(FINITE, f"a loss out of {', '.join(prediction.losses)} is no longer a number", self._look)
+                return prediction
             signals = self._looks.add(batch, prediction, taught)
             if signals is not None:
                 self._judge(signals)

@@ -7,6 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from driftgate.export import BY_RUNNING
 from driftgate.methods.base import Method, MethodSettings, register
 from driftgate.methods.source_only import EntropyThresholdSettings, entropy_prediction
 from driftgate.models.normalization import batch_statistics
@@ -21,6 +22,9 @@ class BatchNormStatistics(Method):
     summary: ClassVar[str] = "batch-norm statistics of the target batch, no gradient"
     Settings: ClassVar[type[MethodSettings]] = EntropyThresholdSettings
     settings: EntropyThresholdSettings
+
+    def _approximation(self) -> str:
+        return BY_RUNNING
 
     def _predict(self, images: Tensor) -> Prediction:
         with batch_statistics(self.model, len(images)):

@@ -32,6 +32,9 @@ class ShotO(Shot):
     Settings: ClassVar[type[MethodSettings]] = ShotOSettings
     settings: ShotOSettings
 
+    def _fixed_threshold(self) -> float | None:
+        return None if self.settings.rejection == "two-means" else self.settings.threshold
+
     def _thresholds(self, novelty: Tensor) -> Thresholds:
         split = two_means_threshold(novelty)
         return Thresholds(split, split, split if self.settings.rejection == "two-means" else self.settings.threshold)

@@ -32,5 +32,8 @@ class ShotP(Shot):
     Settings: ClassVar[type[MethodSettings]] = ShotPSettings
     settings: ShotPSettings
 
+    def _fixed_threshold(self) -> float:
+        return self.settings.threshold if self.settings.reject else math.inf
+
     def _thresholds(self, novelty: Tensor) -> Thresholds:
-        return Thresholds(math.inf, math.inf, self.settings.threshold if self.settings.reject else math.inf)
+        return Thresholds(math.inf, math.inf, self._fixed_threshold())
