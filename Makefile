@@ -21,7 +21,7 @@ setup: $(STAMP)
 
 $(STAMP):
 	$(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/python -m pip install -q -c $(LOCK) -e ".[lab,lite,ray,tensorboard,dev]"
+	$(BIN)/python -m pip install -q -c $(LOCK) -e ".[lab,lite,export,ray,tensorboard,dev]"
 	touch $@
 
 demo: setup

@@ -22,6 +22,7 @@ LAYERS: list[set[str]] = [
     {"memory"},
     {"novelty"},
     {"losses"},
+    {"export"},
     {"methods"},
     {"metrics"},
     {"log"},

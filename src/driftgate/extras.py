@@ -11,6 +11,7 @@ SKLEARN = ("sklearn", "threadpoolctl")
 EXTRAS: dict[str, tuple[str, ...]] = {
     "sklearn": SKLEARN,
     "lab": (*SKLEARN, "scipy", "matplotlib", "PIL", "jinja2", "joblib", "filelock", "yaml", "rich", "typer"),
+    "export": ("onnx", "onnxscript", "onnxruntime"),
     "tensorboard": ("tensorboard",),
     "mlflow": ("mlflow",),
 }

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -31,7 +31,7 @@ from driftgate.methods.persistence import with_names_of_today
 from driftgate.models.input import labels_of
 from driftgate.resources import give_back_memory, peak_memory, reset_peak_memory, resident_memory
 from driftgate.shifts import ClassSplit, Shift
-from driftgate.types import UNKNOWN, UNLABELED, DriftgateError, Stream
+from driftgate.types import UNKNOWN, UNLABELED, DriftgateError, Prediction, Stream
 
 RECORD_FORMAT = 2
 """Since 2, peak memory is that above the loaded model."""
@@ -83,6 +83,14 @@ def score_name(shift: Shift) -> str:
     return "accuracy" if shift is Shift.PDA else "h_score"
 
 
+class Learner(Protocol):
+    """What the loop asks for an answer: a method, or what stands around it."""
+
+    def step(self, batch: Any) -> Prediction:
+        """Predict the batch, then perhaps learn from it."""
+        ...
+
+
 def run_stream(
     method: Method,
     stream: Stream | Iterable[Any],
@@ -93,6 +101,7 @@ def run_stream(
     checkpoint_every: float = CHECKPOINT_SECONDS,
     on_step: Hook | Sequence[Hook] = (),
     on_batch: Callable[[StreamLog], None] | None = None,
+    learner: Learner | None = None,
 ) -> RunResult:
     """Run ``method`` over ``stream`` once, and score it where labels are known.
 
@@ -110,6 +119,7 @@ def run_stream(
         checkpoint_every: seconds between two checkpoints; 0 for one after each batch.
         on_step: called after each batch with the step, one function or several; see ``driftgate.loggers``.
         on_batch: called after each batch with the log so far.
+        learner: answers in the method's place, as a guard around it does; None for the method itself.
     """
     if split is not None and split.num_source != method.model.num_classes:
         raise DriftgateError(
@@ -125,7 +135,7 @@ def run_stream(
     loaded = resident_memory() or 0
     reset_peak_memory()
     pace = Pace(checkpoint_every)
-    for step in _steps(method, stream, len(log)):
+    for step in _steps(method, stream, len(log), learner or method):
         log.add(step)
         for hook in [on_step] if callable(on_step) else on_step:
             hook(step)
@@ -141,15 +151,15 @@ def run_stream(
 
 def stream_steps(method: Method, stream: Stream | Iterable[Any]) -> Iterator[Step]:
     """The steps of ``method`` over ``stream``, one by one, for a loop of your own; nothing of them is kept."""
-    return _steps(method, stream if isinstance(stream, Stream) else PlainStream(stream), 0)
+    return _steps(method, stream if isinstance(stream, Stream) else PlainStream(stream), 0, method)
 
 
-def _steps(method: Method, stream: Stream, start: int) -> Iterator[Step]:
+def _steps(method: Method, stream: Stream, start: int, learner: Learner) -> Iterator[Step]:
     spec, num_classes = method.model.spec, method.model.num_classes
     for number, batch in enumerate(stream.batches(start=start), start + 1):
         targets = labels_of(batch, spec, num_classes)  # first: a bad batch must not be learned from
         started = time.perf_counter()
-        prediction = method.step(batch)
+        prediction = learner.step(batch)
         yield Step(number, prediction, targets, time.perf_counter() - started, batch)
 
 

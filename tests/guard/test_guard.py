@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -112,3 +113,16 @@ def test_a_network_that_diverged_is_put_back(tmp_path: Path, monkeypatch: pytest
     answer = guard.step(images_of(16, 0))
     assert bool(answer.scores.isfinite().all()) and same(state_of(method), healthy)
     assert guard.mode == "stopped" and [event.kind for event in guard.events] == ["alarm", "rollback"]
+
+
+def test_a_loss_that_is_no_number_rings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    method = tent()
+    guard = Guard(method, tmp_path)
+    step = method.step
+
+    def poisoned(batch: object, **rest: object) -> object:
+        return replace(step(batch, **rest), losses={"entropy": torch.tensor(torch.nan)})  # type: ignore[arg-type]
+
+    monkeypatch.setattr(method, "step", poisoned)
+    assert len(guard.step(images_of(16, 0))) == 16
+    assert guard.mode == "stopped" and "a loss out of entropy" in guard.events[0].reason

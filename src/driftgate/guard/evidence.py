@@ -7,8 +7,8 @@ once in 1 / p looks in the mean while nothing changes.
 
 A network that learns drifts also in health. The level follows the past, and the past's distances were measured in the
 same way, so that the same drift is part of what is usual; only what is faster or wider than before makes evidence. What
-a network says that never learns has no such drift: there the direction counts too, with a stake on either side, and a
-small change that lasts is found sooner.
+a network says that never learns has no such drift: there the whole of a longer past is the level, and the direction
+counts too, with a stake on either side, so that a small change that lasts is found sooner.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 LEVEL = 30
-"""Newest values of the past, whose mean is where the next is expected."""
+"""Newest values of the past, whose mean is where the next is expected if there is drift."""
+
+LONGER = 4
+"""How many times as long the past is where there is none."""
 
 FEWEST = 20
 """Values that must be past before a distance is measured, and distances before anything is bet."""
@@ -71,7 +74,7 @@ class SequentialTest:
 
     def __init__(self, past: int, lag: int, *, directed: bool = False) -> None:
         self.directed = directed
-        self.seen: deque[Seen] = deque(maxlen=past + lag)
+        self.seen: deque[Seen] = deque(maxlen=(LONGER * past if directed else past) + lag)
         self.lag = lag
         self.stakes = self._new_stakes()
         self.value = math.nan
@@ -103,7 +106,10 @@ class SequentialTest:
     def level(self) -> float:
         """Where the next value is expected; NaN while there is too little past."""
         past = [seen.value for seen in self._past()]
-        return sum(past[-LEVEL:]) / len(past[-LEVEL:]) if len(past) >= FEWEST else math.nan
+        if len(past) < FEWEST:
+            return math.nan
+        newest = past if self.directed else past[-LEVEL:]
+        return sum(newest) / len(newest)
 
     @property
     def spread(self) -> float:

@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
@@ -192,6 +193,9 @@ class Guard:
                     return prediction
                 taught = changes(self.method) > before
             tell(prediction)
+            if prediction.losses and not bool(torch.stack(list(prediction.losses.values())).isfinite().all()):
+                self._alarm(FINITE, f"a loss out of {', '.join(prediction.losses)} is no longer a number", self._look)
+                return prediction
             signals = self._looks.add(batch, prediction, taught)
             if signals is not None:
                 self._judge(signals)
@@ -292,7 +296,7 @@ class Guard:
         name, test = max(self._tests.items(), key=lambda item: item[1].strongest.log_evidence)
         worst = test.strongest
         if self._mode == "stopped":
-            self._wait(worst.log_evidence)
+            self._wait()
         elif learns and worst.log_evidence >= limit:
             reason = f"{MEANINGS[name]}: {test.value:.4g} where {test.level:.4g} +- {test.spread:.2g} was usual"
             self._alarm(name, reason, worst.begun)
@@ -303,16 +307,22 @@ class Guard:
         if self._mode == "slow" and self._look - self._mode_since >= self.settings.slow_looks:
             self._enter("learning")
             self._tell("learning", "it was calm at the low rate")
-        if self._look - self._last_snapshot >= self.settings.snapshot_every and evidence <= QUIET:
+        if self._look - self._last_snapshot >= self.settings.snapshot_every and evidence <= self._limit() / 2.0:
             try:
                 self.snapshot("all is well")
             except OSError as error:  # a full disk must not stop the answers
                 self._last_snapshot = self._look
                 self._tell("failure", f"no snapshot could be written: {error}")
 
-    def _wait(self, evidence: float) -> None:
-        """Stopped: learn again once the stream looks as before, or has looked otherwise for so long that it is it."""
-        self._calm_looks = self._calm_looks + 1 if evidence <= QUIET else 0
+    def _wait(self) -> None:
+        """Stopped: learn again once the stream looks as before, or has looked otherwise for so long that it is it.
+
+        The network as it came is asked: the method stands where it stood at the snapshot, and its own signals beside
+        what was usual since.
+        """
+        asked = [test for name, test in self._tests.items() if name in DIRECTED] or list(self._tests.values())
+        calm = all(test.strongest.log_evidence <= QUIET for test in asked)
+        self._calm_looks = self._calm_looks + 1 if calm else 0
         if self._calm_looks >= self.settings.settle:
             self._enter("slow")
             self._tell("slow", f"the last {self._calm_looks} looks were like those before the alarm")

@@ -148,7 +148,9 @@ class Looks:
     def _shift(self, features: Tensor) -> dict[str, float]:
         """Root of the mean over the dimensions of (batch mean - mean)^2 / variance; nothing while both are learned."""
         known = self._reference
-        if self._looks < self.reference_looks or "features" not in known:
+        looks = known.get("looks", features.new_zeros(()))
+        if looks < self.reference_looks or looks == 0:
+            known["looks"] = looks + 1
             sums = torch.stack([features.new_full((features.shape[1],), len(features)), features.sum(dim=0)])
             moments = torch.cat([sums, features.square().sum(dim=0, keepdim=True)])
             known["features"] = known.get("features", 0.0) + moments

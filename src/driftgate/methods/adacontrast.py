@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn import functional as F
 
+from driftgate.export import BEFORE_UPDATE, BY_RUNNING
 from driftgate.losses import class_aware_info_nce, negative_marginal_entropy
 from driftgate.memory import MeanTeacher, RingQueue, mean_over, nearest
 from driftgate.methods.base import MethodSettings
@@ -112,6 +113,11 @@ class AdaContrast(
         self.bank = RingQueue(size, features=width, probabilities=model.num_classes)
         self.keys = RingQueue(size, features=width, labels=None)
         self.teacher = MomentumEncoder(model, self.settings.teacher_momentum)
+
+    def _approximation(self) -> str:
+        if self.settings.predict_after_update:
+            return BEFORE_UPDATE
+        return BY_RUNNING if self.settings.batch_norm == "batch" else ""
 
     def _predict(self, images: Tensor) -> Prediction:
         if self.settings.predict_after_update:

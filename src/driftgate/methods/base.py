@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from driftgate.checkpoint import write_checkpoint
+from driftgate.export import EntropyJudge, ExportReport, Format, Frozen, export
 from driftgate.methods.look import Look
 from driftgate.models.normalization import preserved_buffers
 from driftgate.models.source_model import SourceModel
@@ -166,6 +167,30 @@ class Method(State, ABC):
     def save(self, path: str | Path) -> None:
         """Write the method whole to ``path`` (safetensors); ``driftgate.load`` gives it back."""
         write_checkpoint(path, KIND, self.state_dict(), method_info(self))
+
+    def export(self, path: str | Path, to: Format = "onnx", *, sample: Any = None) -> ExportReport:
+        """Write the network, its memory and its gate as they stand, for use without driftgate; see driftgate.export.
+
+        ``sample`` is a batch of the stream: the report tells how often the file and ``predict`` agree on it.
+        """
+        inputs = None if sample is None else self.model.prepare(sample)
+        expected = None if sample is None else self.predict(sample)
+        info = {"method": self.name, "steps": self.steps}
+        return export(self.frozen(), path, to, info, sample=inputs, expected=expected)
+
+    def frozen(self) -> Frozen:
+        """The answer as a function of one sample, the state as it stands; what ``export`` writes."""
+        threshold = getattr(self.settings, "threshold", None)
+        if threshold is None:
+            raise DriftgateError(
+                f"Expected a method whose answer is a function of one sample but {self.name!r} has none; export "
+                "method.network(), the network without its gate."
+            )
+        return Frozen(self.model, EntropyJudge(), threshold, approximation=self._approximation())
+
+    def _approximation(self) -> str:
+        """What ``frozen`` does otherwise than ``predict``; empty if nothing."""
+        return ""
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Put back what ``state_dict`` gave: weights, optimiser, memory, thresholds, random state and step count."""

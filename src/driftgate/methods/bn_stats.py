@@ -7,6 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from driftgate.export import BY_RUNNING
 from driftgate.methods.base import Method
 from driftgate.methods.look import Look
 from driftgate.methods.source_only import EntropyThresholdSettings
@@ -25,6 +26,9 @@ class BatchNormStatistics(
 
     summary: ClassVar[str] = "batch-norm statistics of the target batch, no gradient"
     settings: EntropyThresholdSettings
+
+    def _approximation(self) -> str:
+        return BY_RUNNING
 
     def _predict(self, images: Tensor) -> Prediction:
         with batch_statistics(self.model, len(images)):

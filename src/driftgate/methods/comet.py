@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from driftgate.export import BY_RUNNING
 from driftgate.losses import UnknownPairs, kl_loss, supcon_loss
 from driftgate.memory import MeanTeacher, RunningPrototypes
 from driftgate.methods.base import MethodSettings
@@ -108,6 +109,9 @@ class COMET(GradientMethod):
     def build_networks(self) -> None:
         size, width = self.model.spec.feature_dim, self.settings.projection_dim
         self.projector = nn.Sequential(nn.Linear(size, width), nn.ReLU(), nn.Linear(width, width))
+
+    def _approximation(self) -> str:
+        return BY_RUNNING if self.settings.batch_norm == "batch" else ""
 
     def _predict(self, images: Tensor) -> Prediction:
         return self._assess(self._forward(self._passes(), images), self.teacher.forward(images))

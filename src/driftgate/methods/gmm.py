@@ -20,8 +20,10 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from driftgate.export import BEFORE_BATCH, BY_RUNNING, Frozen, MixtureJudge
 from driftgate.losses import KLForm, MeanTerm, Reduction, contrastive_loss, kl_loss
 from driftgate.memory import CovarianceForm, MixtureEvaluation, StreamingGMM
+from driftgate.memory.frozen import FrozenMixture
 from driftgate.memory.gmm import FloorRule
 from driftgate.methods.base import MethodSettings
 from driftgate.methods.gradient import GradientMethod, GradientSettings
@@ -37,6 +39,7 @@ from driftgate.models.passes import Passes
 from driftgate.models.source_model import ModelOutput, SourceModel
 from driftgate.novelty.calm import CalmPast, mixture_shift
 from driftgate.novelty.gate import (
+    TIES,
     Gate,
     GateKind,
     QuantileRule,
@@ -234,6 +237,20 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
             weight, bias = self.reducer.weight.detach(), self.reducer.bias.detach()
             means, covariances = means.float() @ weight.T + bias, weight @ covariances.float() @ weight.T
         self.mixture.set_prior(means, covariances, weights)
+
+    def frozen(self) -> Frozen:
+        """As batches too small to learn from are answered, ``_answer_few``; learning and large batches go beyond it."""
+        chosen = self.settings
+        if not bool((self.mixture.weights > 0).any()):
+            raise DriftgateError(f"Expected a method that has seen a batch but {self.name!r} has an empty mixture.")
+        mixture = FrozenMixture(self.mixture, chosen.class_prior, chosen.likelihood_temperature)
+        return Frozen(
+            self.model,
+            MixtureJudge(self.reducer, mixture, self.mixture.weights, self._score),
+            spare_certain(self.gate.thresholds, self._certain_below).prediction,
+            inclusive=TIES[chosen.tie_rule].prediction,
+            approximation=f"{BEFORE_BATCH}; {BY_RUNNING}" if self.by_batch else BEFORE_BATCH,
+        )
 
     def _predict(self, images: Tensor) -> Prediction:
         if len(images) < self.settings.min_batch:

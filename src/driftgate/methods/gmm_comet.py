@@ -14,6 +14,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
+from driftgate.export import Frozen
 from driftgate.losses import KLForm, MeanTerm
 from driftgate.memory import MeanTeacher, ModelCopy, StreamingGMM
 from driftgate.methods.base import MethodSettings
@@ -21,7 +22,7 @@ from driftgate.methods.gmm import GMM, GMMSettings
 from driftgate.methods.look import Look
 from driftgate.models.source_model import ModelOutput, SourceModel
 from driftgate.novelty.gate import Gate, GateKind, predict_label
-from driftgate.types import Prediction
+from driftgate.types import DriftgateError, Prediction
 
 
 class GMMCOMETSettings(GMMSettings):
@@ -101,6 +102,12 @@ class GMMCOMET(
         super().__init__(model, settings)
         self.teacher = MeanTeacher(model, self.settings.teacher_momentum)
         self.source = ModelCopy(model) if self.settings.source_consistency_weight > 0 else None
+
+    def frozen(self) -> Frozen:
+        raise DriftgateError(
+            "Expected a method whose answer comes from one network but 'gmm-comet' asks student and teacher together; "
+            "export method.network(), the student without its gate."
+        )
 
     def _predict(self, images: Tensor) -> Prediction:
         student = self._forward(self._passes(), images)

@@ -16,6 +16,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
+from driftgate.export import BEFORE_BATCH, BEFORE_UPDATE, Frozen, PrototypeJudge
 from driftgate.losses.alignment import symmetric_kl
 from driftgate.memory.neighbors import cosine_similarity
 from driftgate.memory.queue import RingQueue
@@ -130,6 +131,12 @@ class OWTTT(
         assert model.statistics is not None  # ``needs`` has refused a model without
         self.source = SourceGaussian(model.statistics)
         self.memory = OWTTTMemory(model.spec.feature_dim, self.settings)
+
+    def frozen(self) -> Frozen:
+        threshold = otsu_threshold(self.memory.answering["score"], one_group=ONLY_KNOWN)
+        judge = PrototypeJudge(self.source.prototypes, self.settings.temperature)
+        known = BEFORE_UPDATE if self.settings.predict_after_update else BEFORE_BATCH
+        return Frozen(self.model, judge, threshold, approximation=known)
 
     def _predict(self, images: Tensor) -> Prediction:
         if self.settings.predict_after_update:

@@ -10,6 +10,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
+from driftgate.export import EntropyJudge, Frozen
 from driftgate.losses.entropy import mean_entropy, negative_marginal_entropy
 from driftgate.memory.neighbors import cosine_similarity
 from driftgate.memory.prototypes import class_means, one_hot_weights
@@ -78,6 +79,13 @@ class Shot(BatchwiseMethod[Tensor]):
     presets: ClassVar[dict[str, dict[str, Any]]] = SHOT_PRESETS
     # Which of the two to take has to be known beforehand.
     universal: ClassVar[bool] = False
+
+    def frozen(self) -> Frozen:
+        return Frozen(self.model, EntropyJudge(), self._fixed_threshold())
+
+    def _fixed_threshold(self) -> float | None:
+        """Normalised entropy above which a sample is predicted as unknown; None if the batch tells."""
+        return self.settings.threshold
 
     @abstractmethod
     def _thresholds(self, novelty: Tensor) -> Thresholds:

@@ -29,6 +29,9 @@ class ShotO(Shot, name="shot-o", settings=ShotOSettings, look=Look("SHOT-O", pla
     summary: ClassVar[str] = "SHOT for ODA and OPDA: centroid labels, information maximisation, 2-means rejection"
     settings: ShotOSettings
 
+    def _fixed_threshold(self) -> float | None:
+        return None if self.settings.rejection == "two-means" else self.settings.threshold
+
     def _thresholds(self, novelty: Tensor) -> Thresholds:
         split = two_means_threshold(novelty)
         return Thresholds(split, split, split if self.settings.rejection == "two-means" else self.settings.threshold)

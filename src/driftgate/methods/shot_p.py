@@ -29,5 +29,8 @@ class ShotP(Shot, name="shot-p", settings=ShotPSettings, look=Look("SHOT-P", pla
     summary: ClassVar[str] = "SHOT for PDA: centroid labels and entropy minimisation, no rejection"
     settings: ShotPSettings
 
+    def _fixed_threshold(self) -> float:
+        return self.settings.threshold if self.settings.reject else math.inf
+
     def _thresholds(self, novelty: Tensor) -> Thresholds:
-        return Thresholds(math.inf, math.inf, self.settings.threshold if self.settings.reject else math.inf)
+        return Thresholds(math.inf, math.inf, self._fixed_threshold())

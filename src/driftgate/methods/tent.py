@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 from torch import Tensor
 
+from driftgate.export import BY_RUNNING
 from driftgate.losses import mean_entropy
 from driftgate.methods.gradient import GradientMethod, GradientSettings
 from driftgate.methods.look import Look
@@ -42,6 +43,9 @@ class Tent(
     universal: ClassVar[bool] = False
     presets: ClassVar[dict[str, dict[str, Any]]] = {"imagenet": {"lr": 0.00025}}
     settings: TentSettings
+
+    def _approximation(self) -> str:
+        return BY_RUNNING if self.settings.batch_norm == "batch" else ""
 
     def _predict(self, images: Tensor) -> Prediction:
         return entropy_prediction(self._forward(self._passes(), images).logits, self.settings.threshold)

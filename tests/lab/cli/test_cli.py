@@ -27,6 +27,7 @@ COMMANDS = (
     ["demo"],
     ["pretrain"],
     ["adapt"],
+    ["export"],
     ["methods"],
     ["memory"],
     ["data", "check"],

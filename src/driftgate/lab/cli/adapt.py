@@ -79,6 +79,9 @@ def adapt(
     out: Annotated[Path | None, typer.Option("--out", help="Folder for the run record.")] = None,
     save: Annotated[Path | None, typer.Option("--save", help="File for the adapted method (.safetensors).")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run that was stopped in --out.")] = False,
+    guard: Annotated[
+        bool, typer.Option("--guard", help="Watch over the learning, and go back on alarm; see docs/guard.md.")
+    ] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Stream a target domain, or a plain folder of pictures, through a model: predict, learn, batch by batch.
@@ -109,7 +112,7 @@ def adapt(
         from driftgate.lab.cli.adapt_images import ImagesRun, adapt_images
 
         labelled = {"data": data, "target": target, "root": root, "shift": shift, "split": split, "limit": limit}
-        _refuse(labelled, "with --images, which has no labels")
+        _refuse({**labelled, "guard": guard or None}, "with --images, which has no labels")
         pictures = ImagesRun(
             images,
             batch_size=batch_size,
@@ -150,6 +153,7 @@ def adapt(
         out=out,
         save=save,
         resume=resume,
+        guard=guard,
     )
     adapt_domains(choice, domains, as_json=as_json)
 

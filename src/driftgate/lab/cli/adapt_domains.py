@@ -5,8 +5,10 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+from driftgate.guard import Guard
 from driftgate.lab.cli.console import kibibytes, make_table, note, output, percent, print_json, progress_bars
 from driftgate.lab.cli.experiment import (
     Choice,
@@ -25,7 +27,7 @@ from driftgate.models import SourceModel
 from driftgate.stream import LONG_STREAM, run_stream
 from driftgate.types import DriftgateError
 
-RECORD, PROGRESS = "record.json", "progress.safetensors"
+RECORD, PROGRESS, GUARD = "record.json", "progress.safetensors", "guard"
 SHARES = {
     "true": "of unknown samples in the stream",
     "rejected": "of samples predicted as unknown",
@@ -59,6 +61,7 @@ class DomainsRun:
     out: Path | None
     save: Path | None
     resume: bool
+    guard: bool
 
 
 def adapt_domains(choice: Choice, run: DomainsRun, *, as_json: bool) -> None:
@@ -67,8 +70,11 @@ def adapt_domains(choice: Choice, run: DomainsRun, *, as_json: bool) -> None:
         raise DriftgateError("Expected --data and --target, or --images with a plain folder of pictures.")
     if run.resume and run.out is None:
         raise DriftgateError("Expected --out with --resume: the folder of the run that was stopped.")
+    if run.resume and run.guard:
+        raise DriftgateError("Expected --guard without --resume: what it knows is in no checkpoint.")
     choice.check_file()
     checkpoint = None if run.out is None else progress_file(writable_folder(run.out) / PROGRESS, run.resume)
+    checkpoint = None if run.guard else checkpoint
     dataset, classes = open_split(run.data, run.root, run.shift, run.split, run.class_order)
     source = choice.open_model()
     source.check_class_names(source_class_names(dataset, classes))
@@ -117,6 +123,7 @@ def adapt_domains(choice: Choice, run: DomainsRun, *, as_json: bool) -> None:
     }
     with resumable(checkpoint):
         with progress_bars() as report, ExitStack() as stack:
+            guard = Guard(method, _new_folder(run.out, stack)) if run.guard else None
             label = f"{method.name} on {', '.join(protocol['target'])}"
             result = run_stream(
                 method,
@@ -126,7 +133,10 @@ def adapt_domains(choice: Choice, run: DomainsRun, *, as_json: bool) -> None:
                 checkpoint=checkpoint,
                 on_step=[stack.enter_context(make_logger(text, append=run.resume)) for text in run.logs],
                 on_batch=lambda log: report(label, len(log), len(stream)),
+                learner=guard,
             )
+        if guard is not None:
+            result.record["guard"] = guard.record()
         result.record["compiled"] = compiled
         if run.out is not None:
             result.save(run.out / RECORD)
@@ -142,6 +152,16 @@ def adapt_domains(choice: Choice, run: DomainsRun, *, as_json: bool) -> None:
         note(f"The record is in {run.out / RECORD}.")
     if run.save is not None:
         note(f"The adapted method is in {run.save}.")
+
+
+def _new_folder(out: Path | None, stack: ExitStack) -> Path:
+    """For the snapshots of a guard: an empty one in ``out``, or one that goes with the run."""
+    if out is None:
+        return Path(stack.enter_context(TemporaryDirectory()))
+    folder = out / GUARD
+    if folder.exists() and any(folder.iterdir()):
+        raise DriftgateError(f"Expected no snapshots in {folder} but it has some; remove it, or name another --out.")
+    return folder
 
 
 def _try_to_compile(source: SourceModel, batch_size: int) -> bool:
@@ -179,4 +199,8 @@ def _print_record(record: dict[str, Any]) -> None:
     table.add_row(
         "peak MiB", f"{record['peak_memory_bytes'] / 2**20:,.0f}", "largest memory above that of the loaded model"
     )
+    if "guard" in record:
+        events = [event for event in record["guard"]["events"] if event["kind"] != "snapshot"]
+        told = "; ".join(event["reason"] for event in events)
+        table.add_row("alarms", str(record["guard"]["alarms"]), told or "of the guard: all was well")
     output.print(table)

@@ -1,0 +1,101 @@
+"""``adapt --guard`` and ``export`` as a user runs them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+from driftgate import create
+from driftgate.export import run_exported
+from driftgate.lab.cli import app
+from driftgate.methods import load_method
+from driftgate.models import SourceModel
+
+NAMES = ("ape", "bee", "cat", "dog")
+
+
+def run(*arguments: object) -> Any:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One domain of four classes, six pictures each."""
+    root, random = tmp_path_factory.mktemp("tree"), np.random.default_rng(0)
+    for name in NAMES:
+        (root / "night" / name).mkdir(parents=True)
+        for number in range(6):
+            pixels = random.uniform(0, 255, (28, 28, 3)).astype(np.uint8)
+            Image.fromarray(pixels).save(root / "night" / name / f"{number}.png")
+    return root
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model") / "source.safetensors"
+    SourceModel.build("cnn", NAMES[:3]).save(path)
+    return path
+
+
+def _adapt(tree: Path, model: Path, *more: object) -> list[object]:
+    data = ["--data", "folder", "--root", tree, "--target", "night", "--split", "2/1/1"]
+    return ["adapt", "--model", model, *data, "--batch-size", 8, "--method", "tent", *more]
+
+
+def test_the_record_holds_what_the_guard_did(tree: Path, model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    result = run(*_adapt(tree, model, "--guard", "--out", out))
+    assert result.exit_code == 0, result.output
+    assert "all was well" in " ".join(result.stdout.split())
+    guard = json.loads((out / "record.json").read_text())["guard"]
+    assert guard["alarms"] == 0 and guard["mode"] == "learning" and guard["settings"]["keep"] == 8
+    assert (out / "guard" / "start.safetensors").exists()
+    again = run(*_adapt(tree, model, "--guard", "--out", out))
+    assert again.exit_code == 2 and "Expected no snapshots" in again.stderr
+
+
+def test_guarded_runs_without_alarm_are_the_runs_without_guard(tree: Path, model: Path) -> None:
+    plain, guarded = (json.loads(run(*_adapt(tree, model, "--json", *more)).stdout) for more in ([], ["--guard"]))
+    assert "guard" not in plain and plain["metrics"] == guarded["metrics"] and plain["series"] == guarded["series"]
+
+
+def test_a_guarded_run_cannot_be_resumed(tree: Path, model: Path, tmp_path: Path) -> None:
+    result = run(*_adapt(tree, model, "--guard", "--out", tmp_path, "--resume"))
+    assert result.exit_code == 2 and "--guard without --resume" in result.stderr
+
+
+def test_export_writes_a_network_and_tells_how_well_it_agrees(tree: Path, model: Path, tmp_path: Path) -> None:
+    saved = tmp_path / "adapted.safetensors"
+    method = create("bn-stats", SourceModel.load(model))
+    method.step(torch.rand(8, 3, 28, 28, generator=torch.Generator().manual_seed(0)))
+    method.save(saved)
+    result = run("export", saved, "--sample", tree, "--json")
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout)
+    assert report["path"] == str(saved.with_suffix(".onnx")) and report["samples"] == 24
+    assert "running statistics" in report["approximation"] and 0.0 <= report["agreement"] <= 1.0
+    images = torch.rand(5, 3, 28, 28, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        expected = load_method(saved).model(images).logits.softmax(dim=1)
+    assert torch.allclose(run_exported(saved.with_suffix(".onnx"), "onnx", images)[1], expected, atol=1e-4)
+    text = run("export", saved, "--to", "torchscript", "--out", tmp_path / "network.pt")
+    assert text.exit_code == 0 and "running statistics" in " ".join(text.stdout.split())
+    assert "--sample" in text.stderr and (tmp_path / "network.pt").exists()
+
+
+def test_export_refuses_mistakes_and_writes_nothing(model: Path, tmp_path: Path) -> None:
+    for arguments, sentence in (
+        ([tmp_path / "none.safetensors"], "there is no such file"),
+        ([model], "kind 'method'"),
+        ([model, "--to", "tflite"], "onnx, torchscript, torch"),
+    ):
+        result = run("export", *arguments, "--out", tmp_path / "network")
+        assert result.exit_code == 2 and sentence in " ".join(result.stderr.split())
+    assert not list(tmp_path.iterdir())
