@@ -12,6 +12,7 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from driftgate.types import DriftgateError
 
@@ -52,6 +53,15 @@ def write_atomically(path: str | Path, write: Callable[[str], object], *, durabl
 def write_text(path: str | Path, text: str, *, durable: bool = True) -> None:
     """Write a text file atomically; see ``write_atomically``."""
     write_atomically(path, lambda temporary: Path(temporary).write_text(text, encoding="utf-8"), durable=durable)
+
+
+def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
+    """A plain file open for reading; a pipe, which would be waited on for ever, or a device raises OSError."""
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError("no plain file")
+    return os.fdopen(handle, "rb")
 
 
 @contextmanager

@@ -72,6 +72,8 @@ def adapt(
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Use at most so many images in a pass.")] = None,
     workers: options.Workers = 1,
     strict: options.Strict = False,
+    allow_outside: options.AllowOutside = False,
+    max_pixels: options.MaxPixels = options.MAX_PIXELS,
     precision: Annotated[str, typer.Option("--precision", help="Of the backbone: float32 or bfloat16.")] = "float32",
     compile_backbone: Annotated[
         bool, typer.Option("--compile", help="Use torch.compile for the backbone if a trial shows that it is faster.")
@@ -145,6 +147,7 @@ def adapt(
         limit=limit,
         workers=workers,
         strict=strict,
+        reading={"allow_outside": allow_outside, "max_pixels": max_pixels},
         compile_backbone=compile_backbone,
         logs=tuple(logs or ()),
         out=out,

@@ -35,7 +35,7 @@ SHARES = {
 
 @dataclass(frozen=True)
 class DomainsRun:
-    """What the options of ``adapt --data`` say, the model and the method apart."""
+    """What the options of ``adapt --data`` say, the model and the method apart; ``reading`` is for ``open_dataset``."""
 
     data: str | None
     target: tuple[str, ...]
@@ -54,6 +54,7 @@ class DomainsRun:
     limit: int | None
     workers: int
     strict: bool
+    reading: dict[str, Any]
     compile_backbone: bool
     logs: tuple[str, ...]
     out: Path | None
@@ -69,7 +70,7 @@ def adapt_domains(choice: Choice, run: DomainsRun, *, as_json: bool) -> None:
         raise DriftgateError("Expected --out with --resume: the folder of the run that was stopped.")
     choice.check_file()
     checkpoint = None if run.out is None else progress_file(writable_folder(run.out) / PROGRESS, run.resume)
-    dataset, classes = open_split(run.data, run.root, run.shift, run.split, run.class_order)
+    dataset, classes = open_split(run.data, run.root, run.shift, run.split, run.class_order, **run.reading)
     source = choice.open_model()
     source.check_class_names(source_class_names(dataset, classes))
     share = None if run.unknown_share is None else StreamShare.parse(run.unknown_share)

@@ -68,11 +68,11 @@ def check_class_order(text: str) -> ClassOrder:
 
 
 def open_split(
-    data: str, root: Path | None, shift: str | None, split: str | None, class_order: str
+    data: str, root: Path | None, shift: str | None, split: str | None, class_order: str, **rules: Any
 ) -> tuple[DataSet, ClassSplit]:
-    """The data set and the split that the options name."""
+    """The data set and the split that the options name; ``rules`` are those of ``open_dataset``."""
     order = check_class_order(class_order)
-    opened = open_dataset(data, root)
+    opened = open_dataset(data, root, **rules)
     return opened, opened.split(shift, order, split)
 
 

@@ -52,6 +52,8 @@ def pretrain(
     seed: options.Seed = 0,
     workers: options.Workers = 1,
     strict: options.Strict = False,
+    allow_outside: options.AllowOutside = False,
+    max_pixels: options.MaxPixels = options.MAX_PIXELS,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Do two steps, tell how long it would take.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a training that was stopped.")] = False,
     as_json: options.AsJson = False,
@@ -79,7 +81,9 @@ def pretrain(
     if not dry_run:
         writable_file(out)
         progress_file(stopped, resume)
-    dataset, classes = open_split(data, root, shift, split, class_order)
+    dataset, classes = open_split(
+        data, root, shift, split, class_order, allow_outside=allow_outside, max_pixels=max_pixels
+    )
     domains = [dataset.domain(name, seed=seed) for name in split_names(source)]
     settings = PretrainSettings.for_dataset(
         data,
