@@ -26,6 +26,7 @@ LAYERS: list[set[str]] = [
     {"metrics"},
     {"log"},
     {"loggers"},
+    {"progress"},
     {"stream"},
     {"guard"},
     {"serve"},

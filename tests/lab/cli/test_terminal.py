@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from driftgate.lab.cli.options import MAX_PIXELS
+from driftgate import checkpoint
+from driftgate.lab.cli import options
 from driftgate.models import pictures
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="streams and names of POSIX")
@@ -53,5 +54,6 @@ def test_streams_that_take_nothing(tree: Path, redirections: str, code: int | No
         assert done.stderr.splitlines()[-1] == b"Error: [Errno 28] No space left on device"
 
 
-def test_the_pixel_limit_of_the_command_is_that_of_the_library() -> None:
-    assert MAX_PIXELS == pictures.MAX_PIXELS
+def test_the_numbers_of_the_command_are_those_of_the_library() -> None:
+    assert options.MAX_PIXELS == pictures.MAX_PIXELS
+    assert options.CHECKPOINT_SECONDS == checkpoint.CHECKPOINT_SECONDS

@@ -81,6 +81,7 @@ def adapt(
     out: Annotated[Path | None, typer.Option("--out", help="Folder for the run record.")] = None,
     save: Annotated[Path | None, typer.Option("--save", help="File for the adapted method (.safetensors).")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run that was stopped in --out.")] = False,
+    checkpoint_every: options.CheckpointEvery = options.CHECKPOINT_SECONDS,
     as_json: options.AsJson = False,
 ) -> None:
     """Stream a target domain, or a plain folder of pictures, through a model: predict, learn, batch by batch.
@@ -123,6 +124,8 @@ def adapt(
             out=None if out is None else writable_folder(out),
             save=save,
             resume=resume,
+            checkpoint_every=checkpoint_every,
+            max_pixels=max_pixels,
         )
         adapt_images(choice, pictures, as_json=as_json)
         return
@@ -153,6 +156,7 @@ def adapt(
         out=out,
         save=save,
         resume=resume,
+        checkpoint_every=checkpoint_every,
     )
     adapt_domains(choice, domains, as_json=as_json)
 

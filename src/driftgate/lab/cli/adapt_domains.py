@@ -60,6 +60,7 @@ class DomainsRun:
     out: Path | None
     save: Path | None
     resume: bool
+    checkpoint_every: float
 
 
 def adapt_domains(choice: Choice, run: DomainsRun, *, as_json: bool) -> None:
@@ -116,7 +117,7 @@ def adapt_domains(choice: Choice, run: DomainsRun, *, as_json: bool) -> None:
         "precision": choice.precision,
         "compile": run.compile_backbone,
     }
-    with resumable(checkpoint):
+    with resumable(checkpoint, run.save):
         with progress_bars() as report, ExitStack() as stack:
             label = f"{method.name} on {', '.join(protocol['target'])}"
             result = run_stream(
@@ -125,6 +126,7 @@ def adapt_domains(choice: Choice, run: DomainsRun, *, as_json: bool) -> None:
                 classes,
                 protocol=protocol,
                 checkpoint=checkpoint,
+                checkpoint_every=run.checkpoint_every,
                 on_step=[stack.enter_context(make_logger(text, append=run.resume)) for text in run.logs],
                 on_batch=lambda log: report(label, len(log), len(stream)),
             )

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast, get_args
 
+from driftgate.files import only_writer
 from driftgate.lab.cli.own_network import open_model
 from driftgate.lab.data.datasets import DataSet, open_dataset
 from driftgate.methods import Method, create, resolve_settings
 from driftgate.models import SourceModel
+from driftgate.progress import remove_progress
 from driftgate.shifts import ClassOrder, ClassSplit
 from driftgate.types import DriftgateError
 
@@ -117,16 +119,20 @@ def progress_file(path: Path, resume: bool) -> Path:
 
 
 @contextmanager
-def resumable(progress: Path | None) -> Iterator[None]:
-    """Work that ends with its results saved: the progress file goes last, and an interruption says where it is."""
+def resumable(progress: Path | None, output: Path | None) -> Iterator[None]:
+    """Work that ends with its results saved: the progress file goes last, and an interruption says where it is.
+
+    Nobody else may write the ``output`` meanwhile.
+    """
     try:
-        yield
+        with only_writer(output):
+            yield
     except KeyboardInterrupt as interruption:
         if progress is None or not progress.exists():
             raise
         raise KeyboardInterrupt(f"The same command with --resume goes on from {progress}.") from interruption
     if progress is not None:
-        progress.unlink(missing_ok=True)
+        remove_progress(progress)
 
 
 def writable_file(path: Path) -> Path:
