@@ -13,7 +13,7 @@ BIN_TIMM := $(VENV_TIMM)/bin
 LOCK_TIMM := constraints-timm.txt
 STAMP_TIMM := $(VENV_TIMM)/.installed-$(shell sha256sum $(LOCK_TIMM) | cut -c1-16)
 
-.PHONY: demo test test-timm lint types bench mutants clean setup
+.PHONY: demo test test-timm lint types bench mutants soak fuzz clean setup
 
 setup: $(STAMP)
 	@$(BIN)/python -c "import driftgate, pathlib, sys; sys.exit(pathlib.Path(driftgate.__file__).parents[2] != pathlib.Path.cwd())" 2>/dev/null \
@@ -53,6 +53,18 @@ bench: setup
 
 mutants: setup
 	$(BIN)/python benchmarks/mutants.py
+
+# Long: real kills of every method, and 20,000 steps. What they showed is in docs/reliability.md.
+soak: setup
+	$(BIN)/python benchmarks/kills.py
+	$(BIN)/python benchmarks/soak.py
+
+# Long: INPUTS inputs for every reader and for the methods, in one piece; START goes on where another piece ended.
+INPUTS ?= 100000
+START ?= 0
+fuzz: setup
+	$(BIN)/python benchmarks/fuzz.py --inputs $(INPUTS) --start $(START)
+	$(BIN)/python benchmarks/many.py
 
 clean:
 	rm -rf .venv* runs

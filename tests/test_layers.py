@@ -14,7 +14,7 @@ import driftgate
 
 ROOT = Path(driftgate.__file__).parent
 LAYERS: list[set[str]] = [
-    {"types"},
+    {"types", "text"},
     {"files"},
     {"rng", "state", "checkpoint", "resources", "extras", "moved", "plugins", "shifts"},
     {"models"},
@@ -27,6 +27,7 @@ LAYERS: list[set[str]] = [
     {"metrics"},
     {"log"},
     {"loggers"},
+    {"progress"},
     {"stream"},
     {"guard"},
     {"serve"},

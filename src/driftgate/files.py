@@ -9,9 +9,10 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from driftgate.types import DriftgateError
 
@@ -25,7 +26,7 @@ def write_atomically(path: str | Path, write: Callable[[str], object], *, durabl
     A link is followed, a file that was there keeps its mode, and a second writer waits for the first. ``durable`` waits
     until content and name are on the disk; without it, a power cut may leave an empty file.
     """
-    try:
+    with failed_write(path):
         target = _behind_links(Path(path))
         new_folders = [folder for folder in target.parents if not folder.exists()]
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -42,6 +43,13 @@ def write_atomically(path: str | Path, write: Callable[[str], object], *, durabl
         if durable:
             for folder in (target.parent, *(folder.parent for folder in new_folders)):
                 _flush_names(folder)
+
+
+@contextmanager
+def failed_write(path: str | Path) -> Iterator[None]:
+    """Where a file is written: a full or closed disk becomes a ``DriftgateError``."""
+    try:
+        yield
     except OSError as error:
         raise DriftgateError(
             f"Expected to write {path} but it failed: {_reason(error)}; what was there before is as it was. Make room, "
@@ -54,15 +62,29 @@ def write_text(path: str | Path, text: str, *, durable: bool = True) -> None:
     write_atomically(path, lambda temporary: Path(temporary).write_text(text, encoding="utf-8"), durable=durable)
 
 
+def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
+    """A plain file open for reading; a pipe, which would be waited on for ever, or a device raises OSError."""
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError("no plain file")
+    return os.fdopen(handle, "rb")
+
+
 @contextmanager
-def only_writer(path: str | Path) -> Iterator[None]:
-    """Be the one who writes ``path`` for as long as the work on it takes; a second one is refused.
+def only_writer(path: str | Path | None) -> Iterator[None]:
+    """Be the one who writes ``path``, if anything, for as long as the work on it takes; a second one is refused.
 
     The lock is a file beside it that the system frees when its process ends, however it ends.
     """
+    if path is None:
+        yield
+        return
     target = _behind_links(Path(path))
     lock = target.with_name(f".{target.name}.lock")
+    new_folders = [folder for folder in target.parents if not folder.exists()]
     with ExitStack() as held:
+        held.callback(_remove_empty, new_folders)
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             handle = held.enter_context(_own(lock, wait=False))
@@ -145,6 +167,13 @@ def _behind_links(path: Path) -> Path:
         kind = "a folder" if stat.S_ISDIR(mode) else "no plain file"
         raise DriftgateError(f"Expected a file to write at {path} but it is {kind}; name another place.")
     return Path(os.path.realpath(path))
+
+
+def _remove_empty(folders: Sequence[Path]) -> None:
+    """Leave no trace of work that wrote nothing."""
+    with suppress(OSError):
+        for folder in folders:
+            folder.rmdir()
 
 
 def _flush_names(folder: Path) -> None:

@@ -101,13 +101,23 @@ class StreamLog:
         """Whether the truth of any sample is known."""
         return any(bool((targets != UNLABELED).any()) for targets in self.targets)
 
-    def tensors(self) -> dict[str, Tensor]:
-        """The log as tensors to save, batches end to end."""
-        sizes = torch.tensor([len(batch) for batch in self.predictions])
-        per_sample = {name: torch.cat(getattr(self, name)) for name in _PER_SAMPLE}
-        per_batch = {name: torch.stack(getattr(self, name)) for name in _PER_BATCH}
-        losses = {LOSSES + name: torch.tensor(values, dtype=torch.float64) for name, values in self.losses.items()}
+    def tensors(self, first: int = 0) -> dict[str, Tensor]:
+        """The batches from number ``first`` on as tensors to save, end to end."""
+        sizes = torch.tensor([len(batch) for batch in self.predictions[first:]])
+        per_sample = {name: torch.cat(getattr(self, name)[first:]) for name in _PER_SAMPLE}
+        per_batch = {name: torch.stack(getattr(self, name)[first:]) for name in _PER_BATCH}
+        losses = {
+            LOSSES + name: torch.tensor(values[first:], dtype=torch.float64) for name, values in self.losses.items()
+        }
         return {"sizes": sizes, **per_sample, **per_batch, **losses}
+
+    def extend(self, other: StreamLog) -> None:
+        """Add the batches of another log; a loss that only one of the two knows is NaN in the other's batches."""
+        missing = [math.nan] * len(self), [math.nan] * len(other)
+        for name in {**self.losses, **other.losses}:
+            self.losses[name] = self.losses.get(name, missing[0]) + other.losses.get(name, missing[1])
+        for name in (*_PER_SAMPLE, *_PER_BATCH):
+            getattr(self, name).extend(getattr(other, name))
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor]) -> StreamLog:

@@ -16,26 +16,18 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from driftgate.checkpoint import (
-    CHECKPOINT_SECONDS,
-    Pace,
-    read_checkpoint,
-    under_prefix,
-    with_prefix,
-    write_checkpoint,
-    write_text,
-)
+from driftgate.checkpoint import CHECKPOINT_SECONDS
+from driftgate.files import write_text
 from driftgate.log import Step, StreamLog, Tally
 from driftgate.methods.base import Method, method_info
-from driftgate.methods.persistence import with_names_of_today
 from driftgate.models.input import labels_of
+from driftgate.progress import Progress
 from driftgate.resources import give_back_memory, peak_memory, reset_peak_memory, resident_memory
 from driftgate.shifts import ClassSplit, Shift
 from driftgate.types import UNKNOWN, UNLABELED, DriftgateError, Prediction, Stream
 
 RECORD_FORMAT = 2
 """Since 2, peak memory is that above the loaded model."""
-PROGRESS = "run-in-progress"
 LONG_STREAM = 200
 """Batches from which on the tenths of a stream are long enough to be looked at one by one."""
 
@@ -112,10 +104,11 @@ def run_stream(
             without: shares rejected, learned from and of each class, novelty and losses.
         split: the class split, which says what is scored and how; None for what the labels show.
         protocol: anything to keep in the record about where the stream came from.
-        checkpoint: file that holds method and log. If it is there, the run goes on from it, bit for bit as if it had
-            never stopped, provided that method, settings, split and protocol are the same, and that the stream gives
-            the same batches again: those done are drawn and left. It is left in its place: remove it once the result
-            is safe.
+        checkpoint: file that holds the method, beside it ``.log`` with the log. If it is there, the run goes on from
+            it, bit for bit as if it had never stopped, provided that method, settings, split and protocol are the same,
+            and that the stream gives the same batches again: those done are drawn and left. Ctrl-C and SIGTERM leave
+            one, too, and a second run on the same file is refused. The files are left in their place:
+            ``driftgate.progress.remove_progress`` removes them once the result is safe.
         checkpoint_every: seconds between two checkpoints; 0 for one after each batch.
         on_step: called after each batch with the step, one function or several; see ``driftgate.loggers``.
         on_batch: called after each batch with the log so far.
@@ -127,22 +120,20 @@ def run_stream(
             f"{split.num_source}."
         )
     stream = stream if isinstance(stream, Stream) else PlainStream(stream)
+    hooks = [on_step] if callable(on_step) else on_step
     identity = _identity(method, stream, split, protocol or {})
-    log = StreamLog()
-    if checkpoint is not None and Path(checkpoint).exists():
-        log = _resume(method, stream, identity, checkpoint)
-    give_back_memory()  # what earlier work of this process left must count neither for nor against this run
-    loaded = resident_memory() or 0
-    reset_peak_memory()
-    pace = Pace(checkpoint_every)
-    for step in _steps(method, stream, len(log), learner or method):
-        log.add(step)
-        for hook in [on_step] if callable(on_step) else on_step:
-            hook(step)
-        if on_batch is not None:
-            on_batch(log)
-        if checkpoint is not None and pace.due():
-            _save_progress(method, stream, log, identity, checkpoint)
+    with Progress(checkpoint, identity, checkpoint_every) as progress:
+        log = progress.resume(method, stream)
+        give_back_memory()  # what earlier work of this process left must count neither for nor against this run
+        loaded = resident_memory() or 0
+        reset_peak_memory()
+        for step in _steps(method, stream, len(log), learner or method):
+            log.add(step)
+            for hook in hooks:
+                hook(step)
+            if on_batch is not None:
+                on_batch(log)
+            progress.after_batch(method, stream, log)
     if len(log) == 0:
         raise DriftgateError("Expected a stream with at least one batch but it is empty.")
     record = _record(method, log, split, protocol or {}, stream.skipped)
@@ -336,30 +327,10 @@ def _without_nan(value: Any) -> Any:
 
 
 def _identity(method: Method, stream: Stream, split: ClassSplit | None, protocol: dict[str, Any]) -> dict[str, Any]:
-    """What must be the same for a run to be the continuation of another; as it comes back from JSON."""
-    facts = {
+    """What must be the same for a run to be the continuation of another."""
+    return {
         **method_info(method),
         "protocol": protocol,
         "split": None if split is None else f"{split} {split.order}",
         "batches": len(stream),
     }
-    identity: dict[str, Any] = json.loads(json.dumps(facts))
-    return identity
-
-
-def _save_progress(method: Method, stream: Stream, log: StreamLog, identity: dict[str, Any], path: str | Path) -> None:
-    tensors = {**with_prefix("method", method.state_dict()), **with_prefix("log", log.tensors())}
-    write_checkpoint(path, PROGRESS, tensors, {**identity, "skipped": list(stream.skipped)})
-
-
-def _resume(method: Method, stream: Stream, identity: dict[str, Any], path: str | Path) -> StreamLog:
-    tensors, info = read_checkpoint(path, PROGRESS)
-    for name, mine in identity.items():
-        if info.get(name) != mine:
-            raise DriftgateError(
-                f"Expected to resume a run with {name} {mine} but {path} holds one with {info.get(name)}; "
-                "remove the file to start anew."
-            )
-    method.load_state_dict(with_names_of_today(under_prefix("method", tensors)))
-    stream.restore_skipped(info["skipped"])
-    return StreamLog.from_tensors(under_prefix("log", tensors))

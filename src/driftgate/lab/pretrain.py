@@ -23,6 +23,7 @@ from torch.nn import functional as F
 from driftgate.checkpoint import (
     CHECKPOINT_SECONDS,
     Pace,
+    foreign_content,
     read_checkpoint,
     under_prefix,
     with_prefix,
@@ -33,6 +34,7 @@ from driftgate.lab.data.source import SourceSamples
 from driftgate.models.normalization import keep_statistics
 from driftgate.models.source_model import SourceModel
 from driftgate.models.statistics import source_statistics
+from driftgate.progress import saving_to
 from driftgate.rng import DrawFrom, seeded
 from driftgate.shifts import ClassSplit
 from driftgate.types import Batch, DivergedError, DriftgateError
@@ -161,19 +163,23 @@ def pretrain(
     samples = _samples(model, domain, split, settings, workers=workers, strict=strict)
     training = Training(model, settings, settings.epochs * samples.steps_per_epoch)
     fingerprint = _fingerprint(model, samples, split, settings)
-    if checkpoint is not None and Path(checkpoint).exists():
-        _resume(training, checkpoint, fingerprint)
-    started = time.perf_counter() - training.seconds
-    pace = Pace(checkpoint_every)
-    for batch in samples.batches(settings.epochs, training.step):
-        if training.step % samples.steps_per_epoch == 0:
-            training.tally.zero_()
-        done = training.learn(batch)
-        training.seconds = time.perf_counter() - started
-        if on_step is not None:
-            on_step(done)
-        if checkpoint is not None and (pace.due() or training.step == training.steps):
-            write_checkpoint(checkpoint, KIND, training.tensors(), fingerprint)
+    with saving_to(checkpoint) as stopped:
+        if checkpoint is not None and Path(checkpoint).exists():
+            _resume(training, checkpoint, fingerprint)
+        started = time.perf_counter() - training.seconds
+        pace = Pace(checkpoint_every)
+        for batch in samples.batches(settings.epochs, training.step):
+            if training.step % samples.steps_per_epoch == 0:
+                training.tally.zero_()
+            done = training.learn(batch)
+            training.seconds = time.perf_counter() - started
+            if on_step is not None:
+                on_step(done)
+            ended = stopped.is_set()
+            if checkpoint is not None and (ended or pace.due() or training.step == training.steps):
+                write_checkpoint(checkpoint, KIND, training.tensors(), fingerprint)
+            if ended:
+                raise KeyboardInterrupt
     model.eval()
     model.statistics = source_statistics(
         _features(model, samples.clean_batches()), model.spec.class_names, model.spec.feature_dim
@@ -379,11 +385,14 @@ def _fingerprint(
 def _resume(training: Training, path: str | Path, fingerprint: dict[str, Any]) -> None:
     tensors, info = read_checkpoint(path, KIND)
     for name, mine in fingerprint.items():
-        if info[name] != mine:
-            changed = ", ".join(f"{key} {value}" for key, value in mine.items() if info[name].get(key) != value)
+        theirs = info.get(name)
+        if theirs != mine:
+            held = theirs if isinstance(theirs, dict) else {}
+            changed = ", ".join(f"{key} {value}" for key, value in mine.items() if held.get(key) != value)
             raise DriftgateError(
                 f"Expected to resume training with {name}: {changed}; but {path} was begun with another; "
                 "remove the file to start anew."
             )
-    training.restore(tensors)
+    with foreign_content(path):
+        training.restore(tensors)
     logger.info("source training goes on at step %d of %d", training.step, training.steps)

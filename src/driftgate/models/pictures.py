@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")
+"""The only decoders that are used, whatever a file is called: Pillow's others are many, and one of them (EPS) runs
+Ghostscript."""
+MAX_PIXELS = 50_000_000
+"""Of a picture that is decoded: a file of 172 kB can hold 400 million, which take more than a gigabyte."""
+
 ORIENTATION = 0x0112
 """The note about how the camera was held; 1 is upright."""
+
+
+def open_picture(file: BinaryIO, max_pixels: int = MAX_PIXELS) -> Image:
+    """The picture in an open file, not decoded yet; ValueError if it is too large, Pillow's errors if it is none."""
+    from PIL import Image
+
+    picture = Image.open(file, formats=FORMATS)
+    if min(picture.size) < 1 or picture.width * picture.height > max_pixels:
+        raise ValueError(f"{picture.width} x {picture.height} pixels, more than {max_pixels} or none at all")
+    return picture
 
 
 def to_rgb(picture: Image) -> Image:

@@ -283,7 +283,8 @@ def test_adapt_resumes_a_stopped_run(
     assert interrupted.exit_code == 130
     assert interrupted.stderr.startswith("Interrupted. ") and len(interrupted.stderr.splitlines()) == 1
     assert "--resume" in interrupted.stderr and "progress.safetensors" in interrupted.stderr
-    assert [path.name for path in (tmp_path / "stopped").iterdir()] == ["progress.safetensors"]
+    names = sorted(path.name for path in (tmp_path / "stopped").iterdir())
+    assert names == ["progress.safetensors", "progress.safetensors.log"]
     assert "--resume" in refused(*command("stopped"))
     resumed = json.loads(run(*command("stopped"), "--resume").stdout)
     for name in ("metrics", "series", "halves", "settings"):

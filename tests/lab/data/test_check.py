@@ -29,7 +29,9 @@ def test_visda_target_sizes_shared_first(visda_report: DataReport) -> None:
 
 
 def test_visda_target_sizes_in_the_order_of_the_paper(visda_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("driftgate.lab.data.check.check_header", lambda path: None)  # headers were read above
+    monkeypatch.setattr(
+        "driftgate.lab.data.check.check_header", lambda path, max_pixels: None
+    )  # headers were read above
     report = check_dataset("visda", visda_root, "paper")
     assert targets(report, "validation") == {"PDA": 26_410, "ODA": 55_388, "OPDA": 43_577}
 

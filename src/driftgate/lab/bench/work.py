@@ -31,6 +31,7 @@ from driftgate.methods import create
 from driftgate.metrics import HScore, OnlineAccuracy
 from driftgate.models import SourceModel
 from driftgate.plugins import import_module
+from driftgate.progress import remove_progress
 from driftgate.shifts import ClassSplit, Shift
 from driftgate.stream import run_stream, versions
 from driftgate.types import DriftgateError
@@ -82,10 +83,10 @@ def work(job: Job, sweep: Sweep) -> None:
                     return
         except Exception as error:  # whatever it is, the other jobs go on
             # Whatever is in the checkpoint may be the reason: the next try starts anew.
-            folder.checkpoint_file(job).unlink(missing_ok=True)
+            remove_progress(folder.checkpoint_file(job))
             folder.fail(job, f"{type(error).__name__}: {error}", traceback.format_exc())
         else:
-            folder.checkpoint_file(job).unlink(missing_ok=True)
+            remove_progress(folder.checkpoint_file(job))
             folder.failure_file(job).unlink(missing_ok=True)
         finally:
             folder.report_file(job.id).unlink(missing_ok=True)

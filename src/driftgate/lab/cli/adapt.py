@@ -72,6 +72,8 @@ def adapt(
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Use at most so many images in a pass.")] = None,
     workers: options.Workers = 1,
     strict: options.Strict = False,
+    allow_outside: options.AllowOutside = False,
+    max_pixels: options.MaxPixels = options.MAX_PIXELS,
     precision: Annotated[str, typer.Option("--precision", help="Of the backbone: float32 or bfloat16.")] = "float32",
     compile_backbone: Annotated[
         bool, typer.Option("--compile", help="Use torch.compile for the backbone if a trial shows that it is faster.")
@@ -79,6 +81,7 @@ def adapt(
     out: Annotated[Path | None, typer.Option("--out", help="Folder for the run record.")] = None,
     save: Annotated[Path | None, typer.Option("--save", help="File for the adapted method (.safetensors).")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run that was stopped in --out.")] = False,
+    checkpoint_every: options.CheckpointEvery = options.CHECKPOINT_SECONDS,
     guard: Annotated[
         bool, typer.Option("--guard", help="Watch over the learning, and go back on alarm; see docs/guard.md.")
     ] = False,
@@ -124,6 +127,8 @@ def adapt(
             out=None if out is None else writable_folder(out),
             save=save,
             resume=resume,
+            checkpoint_every=checkpoint_every,
+            max_pixels=max_pixels,
         )
         adapt_images(choice, pictures, as_json=as_json)
         return
@@ -148,11 +153,13 @@ def adapt(
         limit=limit,
         workers=workers,
         strict=strict,
+        reading={"allow_outside": allow_outside, "max_pixels": max_pixels},
         compile_backbone=compile_backbone,
         logs=tuple(logs or ()),
         out=out,
         save=save,
         resume=resume,
+        checkpoint_every=checkpoint_every,
         guard=guard,
     )
     adapt_domains(choice, domains, as_json=as_json)

@@ -37,7 +37,7 @@ SHARES = {
 
 @dataclass(frozen=True)
 class DomainsRun:
-    """What the options of ``adapt --data`` say, the model and the method apart."""
+    """What the options of ``adapt --data`` say, the model and the method apart; ``reading`` is for ``open_dataset``."""
 
     data: str | None
     target: tuple[str, ...]
@@ -56,11 +56,13 @@ class DomainsRun:
     limit: int | None
     workers: int
     strict: bool
+    reading: dict[str, Any]
     compile_backbone: bool
     logs: tuple[str, ...]
     out: Path | None
     save: Path | None
     resume: bool
+    checkpoint_every: float
     guard: bool
 
 
@@ -75,7 +77,7 @@ def adapt_domains(choice: Choice, run: DomainsRun, *, as_json: bool) -> None:
     choice.check_file()
     checkpoint = None if run.out is None else progress_file(writable_folder(run.out) / PROGRESS, run.resume)
     checkpoint = None if run.guard else checkpoint
-    dataset, classes = open_split(run.data, run.root, run.shift, run.split, run.class_order)
+    dataset, classes = open_split(run.data, run.root, run.shift, run.split, run.class_order, **run.reading)
     source = choice.open_model()
     source.check_class_names(source_class_names(dataset, classes))
     share = None if run.unknown_share is None else StreamShare.parse(run.unknown_share)
@@ -121,7 +123,7 @@ def adapt_domains(choice: Choice, run: DomainsRun, *, as_json: bool) -> None:
         "precision": choice.precision,
         "compile": run.compile_backbone,
     }
-    with resumable(checkpoint):
+    with resumable(checkpoint, run.save):
         with progress_bars() as report, ExitStack() as stack:
             guard = Guard(method, _new_folder(run.out, stack)) if run.guard else None
             label = f"{method.name} on {', '.join(protocol['target'])}"
@@ -131,6 +133,7 @@ def adapt_domains(choice: Choice, run: DomainsRun, *, as_json: bool) -> None:
                 classes,
                 protocol=protocol,
                 checkpoint=checkpoint,
+                checkpoint_every=run.checkpoint_every,
                 on_step=[stack.enter_context(make_logger(text, append=run.resume)) for text in run.logs],
                 on_batch=lambda log: report(label, len(log), len(stream)),
                 learner=guard,

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import csv
 import json
-import signal
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from driftgate.checkpoint import CHECKPOINT_SECONDS, Pace
-from driftgate.files import write_text
+from driftgate.files import only_writer, write_text
 from driftgate.lab.cli.console import duration, make_table, note, output, percent, print_json
 from driftgate.lab.cli.experiment import Choice
 from driftgate.lab.data.pictures import PictureFolder
 from driftgate.log import Step, Tally
 from driftgate.loggers import make_logger
 from driftgate.methods import Method, load_method
+from driftgate.models.pictures import MAX_PIXELS
+from driftgate.progress import ended_by_signals
 from driftgate.stream import Hook, stream_steps, versions
 from driftgate.types import UNKNOWN, UNLABELED, DriftgateError
 
@@ -45,6 +44,8 @@ class ImagesRun:
     out: Path | None = None
     save: Path | None = None
     resume: bool = False
+    checkpoint_every: float = CHECKPOINT_SECONDS
+    max_pixels: int = MAX_PIXELS
 
 
 class PredictionsFile:
@@ -96,6 +97,8 @@ def adapt_images(choice: Choice, run: ImagesRun, *, as_json: bool) -> None:
     names, file = method.model.spec.class_names, run.predictions
     tally = Tally(names)
     with ExitStack() as stack:
+        stack.enter_context(only_writer(run.predictions))
+        stack.enter_context(only_writer(run.save))
         rows = None if file is None else PredictionsFile(file, names, resume=run.resume)
         hooks: list[Hook] = [stack.enter_context(make_logger(text, append=run.resume)) for text in run.logs]
         hooks += [] if rows is None else [rows]
@@ -109,8 +112,9 @@ def adapt_images(choice: Choice, run: ImagesRun, *, as_json: bool) -> None:
             idle=run.idle,
             stopped=stopped.is_set,
             workers=run.workers,
+            max_pixels=run.max_pixels,
         )
-        news, saving = Pace(NEWS_SECONDS), Pace(CHECKPOINT_SECONDS)
+        news, saving = Pace(NEWS_SECONDS), Pace(run.checkpoint_every)
         for step in stream_steps(method, folder):
             tally.add_prediction(step.prediction)
             for hook in hooks:
@@ -145,29 +149,6 @@ def saved_method(path: Path, fresh: Method) -> Method:
             "settings; leave --resume out, or give the same options."
         )
     return saved
-
-
-@contextmanager
-def ended_by_signals() -> Iterator[threading.Event]:
-    """Set by Ctrl-C or SIGTERM: the step at hand is finished and everything saved. A second Ctrl-C breaks off."""
-    stopped = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stopped  # only the main thread may say what a signal does
-        return
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.getsignal(number) for number in numbers]
-
-    def stop(*_: object) -> None:
-        stopped.set()
-        signal.signal(signal.SIGINT, before[0])
-
-    for number in numbers:
-        signal.signal(number, stop)
-    try:
-        yield stopped
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
 
 
 def _record(method: Method, run: ImagesRun, tally: Tally, folder: PictureFolder, seconds: float) -> dict[str, Any]:

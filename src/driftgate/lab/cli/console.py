@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.segment import Segment
 from rich.table import Table
+
+from driftgate.text import shown
 
 PIPE_WIDTH = 150
 """Columns of a table that nobody's terminal limits."""
@@ -21,8 +24,16 @@ def _width(stream_is_terminal: bool) -> int | None:
     return None if stream_is_terminal or "COLUMNS" in os.environ else PIPE_WIDTH
 
 
-output = Console(width=_width(sys.stdout.isatty()), highlight=False)
-errors = Console(stderr=True, width=_width(sys.stderr.isatty()), highlight=False)
+class PlainConsole(Console):
+    """A console on which names from outside cannot act: no escape code comes through but its own."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(shown(segment.text), segment.style)
+
+
+output = PlainConsole(width=_width(sys.stdout.isatty()), highlight=False)
+errors = PlainConsole(stderr=True, width=_width(sys.stderr.isatty()), highlight=False)
 
 Report = Callable[[str, int, int], None]
 """Told what is being done, and how many of its steps are done out of how many."""
@@ -43,6 +54,7 @@ def note(message: str) -> None:
 def print_json(document: Any) -> None:
     """The only thing on stdout where ``--json`` was asked for."""
     sys.stdout.write(json.dumps(document, indent=2, allow_nan=False) + "\n")
+    sys.stdout.flush()  # a full disk is told of here, not when the interpreter ends
 
 
 def make_table(title: str, columns: Sequence[str], *, left: Sequence[str] = ()) -> Table:

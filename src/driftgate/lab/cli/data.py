@@ -30,6 +30,8 @@ def check(
     class_order: options.ClassOrder = "shared-first",
     verify: Annotated[bool, typer.Option("--verify", help="Decode every image instead of reading its header.")] = False,
     workers: options.Workers = 2,
+    allow_outside: options.AllowOutside = False,
+    max_pixels: options.MaxPixels = options.MAX_PIXELS,
     as_json: options.AsJson = False,
 ) -> None:
     """Say what is there: domains, classes, images, unreadable files, the splits and their sizes, what is missing.
@@ -44,7 +46,17 @@ def check(
     if split is not None:
         ClassSplit.parse(split, order)  # a misspelt split should not wait for the files to be looked at
     with progress_bars() as report:
-        found = check_dataset(name, root, order, custom=split, verify=verify, workers=workers, progress=report)
+        found = check_dataset(
+            name,
+            root,
+            order,
+            custom=split,
+            verify=verify,
+            workers=workers,
+            progress=report,
+            allow_outside=allow_outside,
+            max_pixels=max_pixels,
+        )
     if as_json:
         print_json(found.to_dict())
     else:

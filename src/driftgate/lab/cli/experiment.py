@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast, get_args
 
+from driftgate.files import only_writer
 from driftgate.lab.cli.own_network import open_model
 from driftgate.lab.data.datasets import DataSet, open_dataset
 from driftgate.methods import Method, create, resolve_settings
 from driftgate.models import SourceModel
+from driftgate.progress import remove_progress
 from driftgate.shifts import ClassOrder, ClassSplit
 from driftgate.types import DriftgateError
 
@@ -68,11 +70,11 @@ def check_class_order(text: str) -> ClassOrder:
 
 
 def open_split(
-    data: str, root: Path | None, shift: str | None, split: str | None, class_order: str
+    data: str, root: Path | None, shift: str | None, split: str | None, class_order: str, **rules: Any
 ) -> tuple[DataSet, ClassSplit]:
-    """The data set and the split that the options name."""
+    """The data set and the split that the options name; ``rules`` are those of ``open_dataset``."""
     order = check_class_order(class_order)
-    opened = open_dataset(data, root)
+    opened = open_dataset(data, root, **rules)
     return opened, opened.split(shift, order, split)
 
 
@@ -117,16 +119,20 @@ def progress_file(path: Path, resume: bool) -> Path:
 
 
 @contextmanager
-def resumable(progress: Path | None) -> Iterator[None]:
-    """Work that ends with its results saved: the progress file goes last, and an interruption says where it is."""
+def resumable(progress: Path | None, output: Path | None) -> Iterator[None]:
+    """Work that ends with its results saved: the progress file goes last, and an interruption says where it is.
+
+    Nobody else may write the ``output`` meanwhile.
+    """
     try:
-        yield
+        with only_writer(output):
+            yield
     except KeyboardInterrupt as interruption:
         if progress is None or not progress.exists():
             raise
         raise KeyboardInterrupt(f"The same command with --resume goes on from {progress}.") from interruption
     if progress is not None:
-        progress.unlink(missing_ok=True)
+        remove_progress(progress)
 
 
 def writable_file(path: Path) -> Path:

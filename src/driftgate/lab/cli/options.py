@@ -30,6 +30,20 @@ ClassOrder = Annotated[
     str,
     typer.Option("--class-order", help="Order of the classes: shared-first (as all public code) or paper."),
 ]
+CheckpointEvery = Annotated[
+    float,
+    typer.Option("--checkpoint-every", min=0.0, help="Seconds between two saves of what --resume goes on from."),
+]
+CHECKPOINT_SECONDS = 120.0
+"""As ``driftgate.checkpoint`` has it, which takes a second to import; a test compares them."""
+AllowOutside = Annotated[
+    bool, typer.Option("--allow-outside", help="Let list files name images that do not lie under --root.")
+]
+MaxPixels = Annotated[
+    int, typer.Option("--max-pixels", min=1, help="Of an image; a larger one counts as broken and is not decoded.")
+]
+MAX_PIXELS = 50_000_000
+"""As ``driftgate.models.pictures`` has it."""
 Seed = Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="Decides everything that is drawn at random.")]
 Workers = Annotated[int, typer.Option("--workers", min=0, help="Threads that decode images.")]
 Strict = Annotated[bool, typer.Option("--strict", help="Fail at a broken image instead of skipping it.")]

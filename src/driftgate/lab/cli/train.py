@@ -52,8 +52,11 @@ def pretrain(
     seed: options.Seed = 0,
     workers: options.Workers = 1,
     strict: options.Strict = False,
+    allow_outside: options.AllowOutside = False,
+    max_pixels: options.MaxPixels = options.MAX_PIXELS,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Do two steps, tell how long it would take.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a training that was stopped.")] = False,
+    checkpoint_every: options.CheckpointEvery = options.CHECKPOINT_SECONDS,
     as_json: options.AsJson = False,
 ) -> None:
     """Train a source model with the paper's recipe: label smoothing, SGD, a falling learning rate.
@@ -79,7 +82,9 @@ def pretrain(
     if not dry_run:
         writable_file(out)
         progress_file(stopped, resume)
-    dataset, classes = open_split(data, root, shift, split, class_order)
+    dataset, classes = open_split(
+        data, root, shift, split, class_order, allow_outside=allow_outside, max_pixels=max_pixels
+    )
     domains = [dataset.domain(name, seed=seed) for name in split_names(source)]
     settings = PretrainSettings.for_dataset(
         data,
@@ -109,7 +114,7 @@ def pretrain(
         else:
             output.print(f"Training would take about {duration(seconds)}; nothing was written.")
         return
-    with resumable(stopped):
+    with resumable(stopped, out):
         with progress_bars() as report:
             result = train(
                 model,
@@ -120,6 +125,7 @@ def pretrain(
                 strict=strict,
                 on_step=lambda step: report("source training", step.step, step.steps),
                 checkpoint=stopped,
+                checkpoint_every=checkpoint_every,
             )
         model.save(out)
     if as_json:

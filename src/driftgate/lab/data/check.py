@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from driftgate.lab.data.datasets import DataSet, FileData, open_dataset
 from driftgate.lab.data.domains import Domain, FileDomain
 from driftgate.lab.data.loading import BrokenImage, check_header, decode, load_ahead
+from driftgate.models.pictures import MAX_PIXELS
 from driftgate.shifts import ClassOrder, ClassSplit, Shift
 from driftgate.types import DriftgateError
 
@@ -47,13 +48,14 @@ class DataReport(BaseModel):
     domains: list[DomainReport]
     splits: list[SplitReport]
     missing: list[str]
+    skipped: list[str]
     verified: bool
 
     @property
     def ok(self) -> bool:
-        """Nothing missing, nothing unreadable, every split fits."""
+        """Nothing missing, nothing skipped, nothing unreadable, every split fits."""
         broken = any(domain.unreadable for domain in self.domains)
-        return not self.missing and not broken and not any(split.problem for split in self.splits)
+        return not self.missing and not self.skipped and not broken and not any(split.problem for split in self.splits)
 
     def to_dict(self) -> dict[str, Any]:
         return {**self.model_dump(mode="json"), "ok": self.ok}
@@ -69,6 +71,7 @@ class DataReport(BaseModel):
             *(_table(self._split_rows()) if self.splits else ["no split built in: give one like --split 10/5/50"]),
             *(f"{split.shift}: {split.problem}" for split in self.splits if split.problem),
             *(f"unreadable: {path}" for domain in self.domains for path in domain.unreadable),
+            *(f"skipped: {text}" for text in self.skipped),
             *(f"missing: {text}" for text in self.missing),
         ]
 
@@ -103,6 +106,8 @@ def check_dataset(
     verify: bool = False,
     workers: int = 2,
     progress: Callable[[str, int, int], None] | None = None,
+    allow_outside: bool = False,
+    max_pixels: int = MAX_PIXELS,
 ) -> DataReport:
     """Look at a data set and tell what is there.
 
@@ -114,8 +119,9 @@ def check_dataset(
         verify: decode every file instead of looking at its header only.
         workers: threads that read.
         progress: called with domain, files done and files in all.
+        allow_outside, max_pixels: see ``open_dataset``.
     """
-    data = open_dataset(name, root)
+    data = open_dataset(name, root, allow_outside=allow_outside, max_pixels=max_pixels)
     domains, absent = _open_domains(data)
     counts = {domain: _per_class(samples, len(data.class_names)) for domain, samples in domains.items()}
     reports = [
@@ -136,6 +142,7 @@ def check_dataset(
         domains=reports,
         splits=_splits(data, counts, order, custom),
         missing=absent + _missing(data, counts),
+        skipped=[f"{path} ({why})" for path, why in data.skipped.items()] if isinstance(data, FileData) else [],
         verified=verify,
     )
 
@@ -165,7 +172,7 @@ def unreadable_files(
     def problem(index: int) -> str | None:
         path = domain.path(index)
         try:
-            decode(path) if verify else check_header(path)
+            decode(path, domain.max_pixels) if verify else check_header(path, domain.max_pixels)
         except BrokenImage as error:
             return f"{error.path} ({error.reason})"
         return None

@@ -13,6 +13,7 @@ from driftgate.lab.data.domains import (
     FileDomain,
     ListFile,
     MemoryDomain,
+    Skipped,
     class_folders,
     list_domain,
     read_list,
@@ -20,6 +21,7 @@ from driftgate.lab.data.domains import (
 )
 from driftgate.lab.data.drawn import DrawnDomain
 from driftgate.lab.data.layouts import RECIPES, Recipe, find_places, plain, where_to_put
+from driftgate.models.pictures import MAX_PIXELS
 from driftgate.shifts import ClassOrder, ClassSplit, Shift
 from driftgate.types import DriftgateError
 
@@ -141,12 +143,24 @@ class DigitData(DataSet):
 
 
 class FileData(DataSet):
-    """A data set of files under ``root``: class folders and list files, in the usual layouts."""
+    """A data set of files under ``root``: class folders and list files, in the usual layouts.
 
-    def __init__(self, name: str, root: Path, recipe: Recipe | None) -> None:
-        self.name = name
-        self.recipe = recipe
-        self.root, self.places = find_places(name, root, recipe)
+    ``skipped`` names the folders and links that could not be read so far; ``limits`` is the folder no list may leave.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        root: Path,
+        recipe: Recipe | None,
+        *,
+        allow_outside: bool = False,
+        max_pixels: int = MAX_PIXELS,
+    ) -> None:
+        self.name, self.recipe, self.max_pixels = name, recipe, max_pixels
+        self.limits = None if allow_outside else root
+        self.skipped: Skipped = {}
+        self.root, self.places = find_places(name, root, recipe, self.skipped)
         self.domains = tuple(self.places)
         self.expected_domains = recipe.domains if recipe else self.domains
         self.expected_classes = recipe.num_classes if recipe else None
@@ -158,7 +172,7 @@ class FileData(DataSet):
             if place.list_file is not None
         }
         trees = [
-            class_folders(place.folder)
+            class_folders(place.folder, self.skipped)
             for place in self.places.values()
             if place.folder is not None and place.list_file is None
         ]
@@ -176,10 +190,18 @@ class FileData(DataSet):
         if name not in self._read:
             place = self.places[name]
             if name in self._lists:
-                self._read[name] = list_domain(name, self._lists[name], place.bases, self.class_names)
+                self._read[name] = list_domain(
+                    name,
+                    self._lists[name],
+                    place.bases,
+                    self.class_names,
+                    root=self.limits,
+                    max_pixels=self.max_pixels,
+                )
                 del self._lists[name]  # the domain has all of it
             else:
-                self._read[name] = read_tree(name, place.folder or self.root, self.class_names)
+                folder = place.folder or self.root
+                self._read[name] = read_tree(name, folder, self.class_names, self.skipped, self.max_pixels)
         return self._read[name]
 
     def origin(self, name: str) -> str:
@@ -190,15 +212,20 @@ class FileData(DataSet):
         return where_to_put(self.root, name)
 
 
-def open_dataset(name: str, root: Path | str | None = None) -> DataSet:
-    """The data set ``name`` whose files lie under ``root`` (digits need none)."""
+def open_dataset(
+    name: str, root: Path | str | None = None, *, allow_outside: bool = False, max_pixels: int = MAX_PIXELS
+) -> DataSet:
+    """The data set ``name`` whose files lie under ``root`` (digits need none).
+
+    ``allow_outside`` lets list files lead out of ``root``; pictures of more than ``max_pixels`` count as broken.
+    """
     if name == "digits":
         return DigitData()
     if name not in DATASETS:
         raise DriftgateError(f"Expected a data set out of {', '.join(DATASETS)} but got {name!r}.")
     if root is None:
         raise DriftgateError(f"Expected the folder of {name} but got none; give --root.")
-    return FileData(name, Path(root), RECIPES.get(name))
+    return FileData(name, Path(root), RECIPES.get(name), allow_outside=allow_outside, max_pixels=max_pixels)
 
 
 def _shift(shift: Shift | str) -> Shift:

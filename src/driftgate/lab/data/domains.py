@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,14 +16,24 @@ from PIL import Image
 from torch import Tensor
 
 from driftgate.lab.data.loading import IMAGE_SUFFIXES, Transform, decode, printable
-from driftgate.models.pictures import to_rgb
+from driftgate.models.pictures import MAX_PIXELS, to_rgb
+from driftgate.text import shown_name
 from driftgate.types import DriftgateError
 
+logger = logging.getLogger(__name__)
+
 MAX_DEPTH = 8
-"""Folders inside a class folder are read too, as usual; this deep at most, so that a looping link ends."""
+"""Folders inside a class folder are read too, as usual; this deep at most."""
 
 FIRST_LINES = 20
 """So many lines of a list file are tried before its images count as missing."""
+
+LONGEST_LINE = 16_384
+"""Bytes in a line of a list file; a path has at most 4,096."""
+LONGEST_SHOWN = 80
+"""Bytes of a wrong line that an error repeats."""
+MOST_CLASSES = 1_000_000
+"""A label beyond is no class index but a mistake."""
 
 
 class Domain(Protocol):
@@ -68,6 +79,11 @@ class PathTable:
         self._names += name
         self._ends.append(len(self._names))
 
+    @property
+    def folders(self) -> list[bytes]:
+        """The folders of the paths, each once, as written."""
+        return list(self._folder_names)
+
     def __len__(self) -> int:
         return len(self._ends)
 
@@ -79,12 +95,12 @@ class PathTable:
 
 
 class FileDomain:
-    """Images in files: ``paths`` relative to ``base``, ``classes`` their class indices."""
+    """Images in files: ``paths`` relative to ``base``, ``classes`` their class indices; larger ones are broken."""
 
-    def __init__(self, name: str, base: Path, paths: PathTable, classes: Tensor) -> None:
+    def __init__(self, name: str, base: Path, paths: PathTable, classes: Tensor, max_pixels: int = MAX_PIXELS) -> None:
         if len(paths) != len(classes):
             raise DriftgateError(f"Expected one class for each of {len(paths)} paths but got {len(classes)}.")
-        self.name, self.base, self.classes = name, base, classes
+        self.name, self.base, self.classes, self.max_pixels = name, base, classes, max_pixels
         self._paths = paths
 
     def __len__(self) -> int:
@@ -98,7 +114,7 @@ class FileDomain:
         return printable(self.path(index))
 
     def load(self, index: int, transform: Transform) -> Tensor:
-        return transform(decode(self.path(index)))
+        return transform(decode(self.path(index), self.max_pixels))
 
 
 class MemoryDomain:
@@ -133,39 +149,90 @@ def is_image_name(name: str) -> bool:
     return not name.startswith(".") and name.lower().endswith(IMAGE_SUFFIXES)
 
 
-def visible_folders(folder: Path) -> list[str]:
+Skipped = dict[str, str]
+"""Folders and links that could not be read, and why; whoever looks around adds to it."""
+
+
+def visible_folders(folder: Path, skipped: Skipped | None = None) -> list[str]:
     """Names of the folders inside, in ASCII order, without hidden ones and what archives leave behind."""
-    with os.scandir(folder) as entries:
-        names = [entry.name for entry in entries if entry.is_dir()]
-    return sorted(name for name in names if not name.startswith(".") and name != "__MACOSX")
+    return _look(folder, skipped)[1]
 
 
-def image_paths(folder: Path, depth: int = 0) -> Iterator[str]:
-    """Paths of all images below ``folder``, relative to it, in ASCII order, folder by folder."""
-    with os.scandir(folder) as entries:
-        names = sorted(entry.name for entry in entries if is_image_name(entry.name) and not entry.is_dir())
-    yield from names
-    if depth < MAX_DEPTH:
-        for inner in visible_folders(folder):
-            for path in image_paths(folder / inner, depth + 1):
-                yield f"{inner}/{path}"
+def image_paths(folder: Path, skipped: Skipped | None = None) -> Iterator[str]:
+    """Paths of all images below ``folder``, relative to it, in ASCII order, folder by folder, each folder once."""
+    yield from _image_paths(folder, skipped, set(), 0)
 
 
-def class_folders(folder: Path) -> list[str]:
+def _image_paths(folder: Path, skipped: Skipped | None, seen: set[tuple[int, int]], depth: int) -> Iterator[str]:
+    try:
+        facts = os.stat(folder)
+    except OSError as error:
+        _skip(folder, error, skipped)
+        return
+    if (facts.st_dev, facts.st_ino) in seen:
+        return
+    seen.add((facts.st_dev, facts.st_ino))
+    files, folders = _look(folder, skipped)
+    yield from filter(is_image_name, files)
+    for inner in folders if depth < MAX_DEPTH else ():
+        for path in _image_paths(folder / inner, skipped, seen, depth + 1):
+            yield f"{inner}/{path}"
+
+
+def _look(folder: Path, skipped: Skipped | None) -> tuple[list[str], list[str]]:
+    """Names of the files and of the folders in a folder that are not hidden, in ASCII order."""
+    files, folders = [], []
+    try:
+        with os.scandir(folder) as entries:
+            found = sorted(entries, key=lambda entry: entry.name)
+    except OSError as error:
+        _skip(folder, error, skipped)
+        return [], []
+    for entry in found:
+        try:
+            if entry.name.startswith("."):
+                continue
+            if not entry.is_dir():
+                files.append(entry.name)
+            elif entry.name != "__MACOSX" and not (entry.is_symlink() and _leads_back(entry.path)):
+                folders.append(entry.name)
+        except OSError as error:  # a link to itself
+            _skip(entry.path, error, skipped)
+    return files, folders
+
+
+def _leads_back(link: str) -> bool:
+    """Whether a link leads to a folder that it lies in itself, and so round in circles."""
+    return f"{os.path.realpath(os.path.dirname(link))}/".startswith(f"{os.path.realpath(link)}/")
+
+
+def _skip(path: str | Path, error: OSError, skipped: Skipped | None) -> None:
+    name, reason = printable(path), error.strerror or type(error).__name__
+    if skipped is None or name not in skipped:
+        logger.warning("skipped: %s (%s)", name, reason)
+    if skipped is not None:
+        skipped[name] = reason
+
+
+def class_folders(folder: Path, skipped: Skipped | None = None) -> list[str]:
     """Folders of ``folder`` that hold at least one image, in ASCII order; an empty one is no class."""
-    return [name for name in visible_folders(folder) if next(image_paths(folder / name), None) is not None]
+    return [
+        name for name in visible_folders(folder, skipped) if next(image_paths(folder / name, skipped), None) is not None
+    ]
 
 
-def read_tree(name: str, folder: Path, class_names: Sequence[str]) -> FileDomain:
+def read_tree(
+    name: str, folder: Path, class_names: Sequence[str], skipped: Skipped | None = None, max_pixels: int = MAX_PIXELS
+) -> FileDomain:
     """The domain in ``folder``/<class>/*; classes are numbered as in ``class_names``."""
     paths, classes = PathTable(), array("q")
-    present = set(visible_folders(folder))
+    present = set(visible_folders(folder, skipped))
     for index, class_name in enumerate(class_names):
         if class_name in present:
-            for path in image_paths(folder / class_name):
+            for path in image_paths(folder / class_name, skipped):
                 paths.append(os.fsencode(f"{class_name}/{path}"))
                 classes.append(index)
-    return FileDomain(name, folder, paths, _tensor(classes))
+    return FileDomain(name, folder, paths, _tensor(classes), max_pixels)
 
 
 @dataclass(frozen=True)
@@ -184,22 +251,25 @@ class ListFile:
 def read_list(file: Path, num_classes: int | None = None) -> ListFile:
     """Lines ``path label``; the path may hold blanks. Errors name the line."""
     paths, labels, folders, telling = PathTable(), array("q"), dict[int, bytes](), True
+    highest = MOST_CLASSES if num_classes is None else num_classes
     with open(file, "rb") as lines:
-        for number, raw in enumerate(lines, start=1):
+        for number, raw in enumerate(iter(lambda: lines.readline(LONGEST_LINE + 1), b""), start=1):
             line = (raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw).strip()
-            if not line:
+            if not line and len(raw) <= LONGEST_LINE:
                 continue
             parts = line.rsplit(None, 1)
             label = _label(parts[1]) if len(parts) == 2 else None
-            if label is None:
+            if label is None or len(raw) > LONGEST_LINE or b"\0" in line:
+                found = shown_name(line[:LONGEST_SHOWN].decode(errors="replace"))
                 raise DriftgateError(
-                    f"Expected 'path label' in line {number} of {file} but got {line.decode(errors='replace')!r}."
+                    f"Expected 'path label' in line {number} of {file} but got {found!r}"
+                    f"{' and more' if len(line) > LONGEST_SHOWN else ''}; mend the line or remove it."
                 )
-            if label < 0 or (num_classes is not None and label >= num_classes):
-                wanted = "0 or more" if num_classes is None else f"0 to {num_classes - 1}"
+            if not 0 <= label < highest:
                 raise DriftgateError(
-                    f"Expected a label from {wanted} in line {number} of {file} but got {label}; labels are class "
-                    "indices in ASCII order of the class names."
+                    f"Expected a label from 0 to {highest - 1} in line {number} of {file} but got "
+                    f"{shown_name(parts[1][:LONGEST_SHOWN].decode(errors='replace'))}; labels are class indices in "
+                    "ASCII order of the class names."
                 )
             paths.append(parts[0])
             labels.append(label)
@@ -212,12 +282,21 @@ def read_list(file: Path, num_classes: int | None = None) -> ListFile:
     return ListFile(file, paths, _tensor(labels), names)
 
 
-def list_domain(name: str, listed: ListFile, bases: Sequence[Path], class_names: Sequence[str]) -> FileDomain:
+def list_domain(
+    name: str,
+    listed: ListFile,
+    bases: Sequence[Path],
+    class_names: Sequence[str],
+    *,
+    root: Path | None = None,
+    max_pixels: int = MAX_PIXELS,
+) -> FileDomain:
     """The domain of a list file; its paths are looked for under ``bases``, decided by its first lines.
 
     Public lists often carry the author's own absolute paths: leading folders are left out until the rest is found. Some
     (SHOT's of Office-Home) number the classes in an order of their own: where the folders show the classes, their
-    place in ``class_names`` counts, and the label only where they do not.
+    place in ``class_names`` counts, and the label only where they do not. Where a ``root`` is given, a list that leads
+    out of it is refused: lists come from anybody.
     """
     classes = listed.labels
     if listed.folder_names:
@@ -231,17 +310,47 @@ def list_domain(name: str, listed: ListFile, bases: Sequence[Path], class_names:
             f"Expected labels below {len(class_names)}, the number of classes, in {listed.file} but the largest is "
             f"{int(classes.max())}."
         )
+    base, dropped = _start_of(listed, bases, root)
+    paths = _shortened(listed.paths, dropped)
+    outside = next((folder for folder in paths.folders if not _inside(root, base, os.fsdecode(folder))), None)
+    if outside is not None:
+        raise _outside(listed, outside, root)
+    return FileDomain(name, base, paths, classes, max_pixels)
+
+
+def _start_of(listed: ListFile, bases: Sequence[Path], root: Path | None) -> tuple[Path, int]:
+    """The folder that a list's paths start from, and how many of their leading parts are left out."""
+    outside = None
     for number in range(min(len(listed.paths), FIRST_LINES)):
         first = os.fsdecode(listed.paths[number])
         for dropped in range(len(_parts(first))):
             rest = _without(first, dropped)
             for base in bases:
                 if os.path.isfile(os.path.join(base, rest)):
-                    return FileDomain(name, base, _shortened(listed.paths, dropped), classes)
+                    if _inside(root, base, os.path.dirname(rest)):
+                        return base, dropped
+                    outside = outside or listed.paths[number]
+    if outside is not None:
+        raise _outside(listed, outside, root)
     tried = " or ".join(str(base) for base in bases)
     raise DriftgateError(
         f"Expected the images of {listed.file} under {tried} but {printable(os.fsdecode(listed.paths[0]))} is not "
         "there, nor those that follow; put the images beside the list."
+    )
+
+
+def _inside(root: Path | None, base: Path, folder: str) -> bool:
+    """Whether ``folder``, seen from ``base``, lies in ``root``; links inside of it are the user's own affair."""
+    if root is None:
+        return True
+    place, wanted = os.path.abspath(os.path.join(base, folder)), os.path.abspath(root)
+    return os.path.commonpath([place, wanted]) == wanted
+
+
+def _outside(listed: ListFile, path: bytes, root: Path | None) -> DriftgateError:
+    return DriftgateError(
+        f"Expected images in {root} but {listed.file} leads to {printable(os.fsdecode(path))}, outside of it; "
+        "give --allow-outside if you trust the list."
     )
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from driftgate.lab.data.domains import class_folders, image_paths, visible_folders
+from driftgate.lab.data.domains import Skipped, class_folders, image_paths, visible_folders
 from driftgate.shifts import Shift
 from driftgate.types import DriftgateError
 
@@ -93,14 +94,16 @@ class Place:
     bases: tuple[Path, ...]
 
 
-def find_places(name: str, root: Path, recipe: Recipe | None) -> tuple[Path, dict[str, Place]]:
+def find_places(
+    name: str, root: Path, recipe: Recipe | None, skipped: Skipped | None = None
+) -> tuple[Path, dict[str, Place]]:
     """The folder that holds the domains (``root``, or one of the usual folders inside it), and each domain's place."""
     if not root.is_dir():
         found = "is a file" if root.exists() else "does not exist"
         raise DriftgateError(f"Expected the folder of {name} but {root} {found}; give its path with --root.")
-    candidates = [root] if recipe is None else _candidates(root, recipe)
+    candidates = [root] if recipe is None else _candidates(root, recipe, skipped)
     for base in candidates:
-        places = _places(base, recipe)
+        places = _places(base, recipe, skipped)
         if places:
             wanted = recipe.domains if recipe else sorted(places)
             return base, {domain: places[domain] for domain in wanted if domain in places}
@@ -115,32 +118,32 @@ def where_to_put(root: Path, domain: str) -> str:
     )
 
 
-def _candidates(root: Path, recipe: Recipe) -> list[Path]:
+def _candidates(root: Path, recipe: Recipe, skipped: Skipped | None) -> list[Path]:
     """``root`` and the usual folders up to two levels below it."""
     known = recipe.folders | COMMON_FOLDERS
-    inner = [root / name for name in visible_folders(root) if plain(name) in known]
-    innermost = [folder / name for folder in inner for name in visible_folders(folder) if plain(name) in known]
+    inner = [root / name for name in visible_folders(root, skipped) if plain(name) in known]
+    innermost = [folder / name for folder in inner for name in visible_folders(folder, skipped) if plain(name) in known]
     return [root, *inner, *innermost]
 
 
-def _places(base: Path, recipe: Recipe | None) -> dict[str, Place]:
-    folders, lists = _named(visible_folders(base), recipe, base), _named(_lists_in(base), recipe, base)
+def _places(base: Path, recipe: Recipe | None, skipped: Skipped | None) -> dict[str, Place]:
+    folders, lists = _named(visible_folders(base, skipped), recipe, base), _named(_lists_in(base), recipe, base)
     places = {}
     for domain in {**folders, **lists}:
         folder = base / folders[domain] if domain in folders else None
-        inside = [folder / name for name in FOLDER_LISTS if (folder / name).is_file()] if folder else []
+        inside = [folder / name for name in FOLDER_LISTS if os.path.isfile(folder / name)] if folder else []
         if folder is not None and inside:
             places[domain] = Place(domain, folder, inside[0], (folder, base))
         elif domain in lists:
             bases = (base, *([folder] if folder else []), base.parent)
             places[domain] = Place(domain, folder, base / (lists[domain] + LIST_ENDING), bases)
-        elif folder is not None and class_folders(folder):
+        elif folder is not None and class_folders(folder, skipped):
             places[domain] = Place(domain, folder, None, ())
     return places
 
 
 def _lists_in(base: Path) -> list[str]:
-    return sorted(path.name.removesuffix(LIST_ENDING) for path in base.glob(f"*{LIST_ENDING}") if path.is_file())
+    return sorted(path.name.removesuffix(LIST_ENDING) for path in base.glob(f"*{LIST_ENDING}") if os.path.isfile(path))
 
 
 def _named(found: list[str], recipe: Recipe | None, base: Path) -> dict[str, str]:

@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
-from driftgate.models.pictures import to_rgb, upright
+from driftgate.files import open_regular
+from driftgate.models.pictures import FORMATS, MAX_PIXELS, open_picture, to_rgb, upright
+from driftgate.text import shown, shown_name
 from driftgate.types import DriftgateError
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
@@ -87,10 +89,13 @@ def pixels(picture: Image.Image) -> Tensor:
     return torch.from_numpy(np.array(picture, dtype=np.uint8)).permute(2, 0, 1)
 
 
-def decode(path: str | os.PathLike[str]) -> Image.Image:
-    """The picture in a file, upright and in RGB, whatever its mode; ``BrokenImage`` if it cannot be read."""
+def decode(path: str | os.PathLike[str], max_pixels: int = MAX_PIXELS) -> Image.Image:
+    """The picture in a file, upright and in RGB, whatever its mode; ``BrokenImage`` if it cannot be read.
+
+    One of more than ``max_pixels`` is not even tried.
+    """
     try:
-        with Image.open(path) as picture:
+        with open_regular(path) as file, open_picture(file, max_pixels) as picture:
             picture.load()
             return to_rgb(upright(picture))
     except MemoryError:
@@ -99,27 +104,26 @@ def decode(path: str | os.PathLike[str]) -> Image.Image:
         raise BrokenImage(printable(path), _reason(error)) from error
 
 
-def check_header(path: str | os.PathLike[str]) -> None:
+def check_header(path: str | os.PathLike[str], max_pixels: int = MAX_PIXELS) -> None:
     """Raise ``BrokenImage`` unless the file begins like an image; the pixels are not decoded."""
     try:
-        with Image.open(path) as picture:
-            if min(picture.size) < 1:
-                raise ValueError("no pixels")
+        with open_regular(path) as file, open_picture(file, max_pixels):
+            pass
     except Exception as error:
         raise BrokenImage(printable(path), _reason(error)) from error
 
 
 def printable(path: str | os.PathLike[str]) -> str:
-    """A path that can be written as UTF-8, even if the file's name is none."""
-    return os.fsencode(path).decode("utf-8", errors="replace")
+    """A path that can be written as UTF-8 and shown on a terminal, even if the file's name is made for neither."""
+    return shown_name(os.fsencode(path).decode("utf-8", errors="replace"))
 
 
 def _reason(error: Exception) -> str:
     if isinstance(error, FileNotFoundError):
         return "no such file"
     if isinstance(error, UnidentifiedImageError):
-        return "not an image Pillow knows"
-    return " ".join(str(error).split()) or type(error).__name__
+        return f"none of {', '.join(FORMATS)}"
+    return shown(" ".join(str(getattr(error, "strerror", None) or error).split())) or type(error).__name__
 
 
 def _offset(margin: int, place: float) -> int:

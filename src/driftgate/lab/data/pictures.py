@@ -17,6 +17,7 @@ from torch import Tensor
 from driftgate.lab.data.domains import image_paths
 from driftgate.lab.data.loading import BrokenImage, Transform, decode, load_ahead, printable
 from driftgate.models.input import PAPER_RESIZE, InputSpec, prepare
+from driftgate.models.pictures import MAX_PIXELS
 from driftgate.types import DriftgateError
 
 LOOK_SECONDS = 1.0
@@ -40,6 +41,7 @@ class PictureFolder:
         idle: end after so many seconds without a new one; None for never.
         stopped: asked between two batches and two looks; the stream ends where it answers True.
         workers: threads that decode.
+        max_pixels: of a picture; a larger one counts as broken.
 
     A picture that cannot be read is left out and counted in ``skipped``.
     """
@@ -55,12 +57,14 @@ class PictureFolder:
         idle: float | None = None,
         stopped: Callable[[], bool] = lambda: False,
         workers: int = 1,
+        max_pixels: int = MAX_PIXELS,
     ) -> None:
         self.path, self.spec, self.batch_size = Path(path), spec, batch_size
         if not self.path.is_dir():
             raise DriftgateError(f"Expected a folder of pictures but {path} is none.")
         self.transform = Transform(spec.image_size)  # refuses a model of rows
         self.follow, self.idle, self.stopped, self.workers = follow, idle, stopped, workers
+        self.max_pixels = max_pixels
         self.skipped: list[str] = []
         self._seen = set(done)
         self._waiting: dict[str, tuple[int, int]] = {}
@@ -115,7 +119,7 @@ class PictureFolder:
         images, files, broken = [], [], []
         for name in names:
             try:
-                images.append(self._pixels(decode(os.path.join(self.path, name))))
+                images.append(self._pixels(decode(os.path.join(self.path, name), self.max_pixels)))
                 files.append(printable(name))
             except BrokenImage as error:
                 broken.append(error)
