@@ -86,11 +86,13 @@ def test_a_batch_waits_for_company_but_not_longer_than_said(tmp_path: Path) -> N
 def test_frozen_it_predicts_and_nothing_changes(tmp_path: Path) -> None:
     with open_engine(tmp_path) as engine:
         engine.submit(samples(16, seed=0)).result(timeout=30)
-        assert engine.freeze("test").result(timeout=30).mode == "frozen"
+        engine.freeze("test").result(timeout=30)
+        assert engine.health.mode == "frozen"
         before = engine.version
         answers = engine.submit(samples(16, seed=1)).result(timeout=30)
         assert engine.version == before and all(answer.learned_from is None for answer in answers)
-        assert engine.thaw("test").result(timeout=30).mode == "learning"
+        engine.thaw("test").result(timeout=30)
+        assert engine.health.mode == "learning"
         engine.submit(samples(16, seed=1)).result(timeout=30)
         engine.run(lambda: None).result(timeout=30)
         assert engine.version != before

@@ -19,7 +19,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from driftgate.guard import Event, Guard, GuardSettings, Health, Snapshot
+from driftgate.guard import Event, Guard, GuardSettings, Snapshot
 from driftgate.methods import Method
 from driftgate.serve.answers import Answer, BatchReport, answers_of
 from driftgate.serve.state_folder import StateFolder
@@ -172,21 +172,21 @@ class Engine:
             self._news.notify()
         return future
 
-    def freeze(self, reason: str) -> Future[Health]:
+    def freeze(self, reason: str) -> Future[None]:
         """Go on predicting, stop learning."""
-        return self.run(lambda: self._told(self._guard.freeze(reason)))
+        return self.run(lambda: self._guard.freeze(reason))
 
-    def thaw(self, reason: str) -> Future[Health]:
+    def thaw(self, reason: str) -> Future[None]:
         """Learn again."""
-        return self.run(lambda: self._told(self._guard.thaw(reason)))
+        return self.run(lambda: self._guard.thaw(reason))
 
     def snapshot(self, reason: str) -> Future[Snapshot]:
         """Keep the state as it is now in the ring."""
         return self.run(lambda: self._guard.snapshot(reason))
 
-    def rollback(self, snapshot: int, reason: str) -> Future[Health]:
+    def rollback(self, snapshot: int, reason: str) -> Future[Snapshot]:
         """Put the method back to a snapshot; the state is saved at once, or a kill would bring back what was left."""
-        return self.run(lambda: self._told(self._guard.rollback(snapshot, reason)))
+        return self.run(lambda: self._guard.rollback(snapshot, reason))
 
     def close(self) -> None:
         """Answer what waits, save, and end; safe to call twice."""
@@ -202,8 +202,7 @@ class Engine:
             if isinstance(work, list):
                 self._serve(work)
             else:
-                _carry_out(*work)
-            self._refresh()
+                self._carry_out(*work)
         if self._unsaved:
             self._save()
         self.folder.close()
@@ -259,6 +258,19 @@ class Engine:
             after=self.version,
         )
         self._after(report)
+        self._refresh()
+
+    def _carry_out(self, command: Callable[[], Any], future: Future[Any]) -> None:
+        if not _wanted(future):
+            return
+        try:
+            result = command()
+            if self._went_back:
+                self._new_life()
+            self._refresh()  # before the answer, so that whoever got it sees what it changed
+            future.set_result(result)
+        except Exception as error:
+            future.set_exception(error)
 
     def _predict_and_learn(self, inputs: Tensor, answer: Callable[[Prediction], None]) -> Prediction:
         """Answer, then learn; whatever goes wrong in learning, the answer stands and the service goes on predicting."""
@@ -316,12 +328,6 @@ class Engine:
         if self._on_event is not None:
             self._on_event(event)
 
-    def _told(self, _: object) -> Health:
-        """What a command answers once it is done."""
-        if self._went_back:
-            self._new_life()
-        return self._guard.health()
-
     def _new_life(self) -> None:
         """After a way back: steps are counted from an earlier number, so versions need another line."""
         self._went_back = False
@@ -337,26 +343,21 @@ class Engine:
         self.health, self.snapshots = self._guard.health(), self._guard.snapshots()
 
 
-def _carry_out(command: Callable[[], Any], future: Future[Any]) -> None:
-    if not future.set_running_or_notify_cancel():
-        return
-    try:
-        future.set_result(command())
-    except Exception as error:
-        future.set_exception(error)
-
-
 def _deliver(batch: list[_Sample], answers: Sequence[Answer]) -> None:
     for sample, answer in zip(batch, answers, strict=True):
         request = sample.request
         request.answers[sample.place] = answer
         request.left -= 1
-        # Whoever asked may have hung up, and another part of the request may have failed.
-        if request.left == 0 and not request.future.done():
+        if request.left == 0 and _wanted(request.future):
             request.future.set_result([found for found in request.answers if found is not None])
 
 
 def _fail(batch: list[_Sample], error: Exception) -> None:
     for request in {id(sample.request): sample.request for sample in batch}.values():
-        if not request.future.done():
+        if _wanted(request.future):
             request.future.set_exception(error)
+
+
+def _wanted(future: Future[Any]) -> bool:
+    """Whether somebody still waits: not if they hung up, or another part of the request has failed."""
+    return not future.done() and future.set_running_or_notify_cancel()
