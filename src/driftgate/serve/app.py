@@ -153,6 +153,7 @@ def _state(service: Service) -> dict[str, Any]:
         "class_names": list(spec.class_names) if spec.num_classes <= 1000 else spec.num_classes,
         "input": list(spec.shape),
         "gallery": None if service.gallery is None else service.gallery.revision,
+        "playing": service.playing,
         "feedback": service.feedback.score(),
         **service.board.describe(service.engine),
     }

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from driftgate.guard import SignalHealth
+from driftgate.guard.signals import MEANINGS
 from driftgate.resources import resident_memory
 from driftgate.serve.answers import BatchReport, class_name, finite
 from driftgate.serve.clock import timestamp
@@ -33,12 +35,11 @@ class Board:
         prediction, count = report.prediction, len(report.answers)
         unknown = int((prediction.labels == UNKNOWN).sum())
         memory = resident_memory()
-        thresholds = prediction.thresholds._asdict()
         row = {
             "samples": float(count),
-            "unknown": unknown / count,
+            "rejected": unknown / count,
             "estimated": finite(prediction.unknown_share),
-            **{name: finite(value) for name, value in thresholds.items()},
+            **{f"threshold_{name}": finite(value) for name, value in prediction.thresholds._asdict().items()},
             "answer_ms": 1000 * report.seconds_to_answer,
             "step_ms": 1000 * report.seconds,
             "memory_mb": None if memory is None else memory / 1e6,
@@ -77,7 +78,7 @@ class Board:
                 "mode": health.mode,
                 "alarms": health.alarms,
                 "signals": {
-                    name: {key: finite(value) for key, value in asdict(signal).items()}
+                    name: {"meaning": MEANINGS.get(name, ""), **_numbers(signal)}
                     for name, signal in health.signals.items()
                 },
             },
@@ -89,16 +90,15 @@ class Board:
         }
 
 
-def recent_novelty(predictions: list[Prediction]) -> torch.Tensor:
-    """(n,) novelty of the recent samples."""
-    return torch.cat([prediction.novelty.double() for prediction in predictions])
+def _numbers(signal: SignalHealth) -> dict[str, float | None]:
+    return {name: finite(value) for name, value in asdict(signal).items()}
 
 
 def _histogram(predictions: list[Prediction]) -> dict[str, Any] | None:
     """Counts of the recent novelty in equal bins, those answered as a class and as unknown apart."""
     if not predictions:
         return None
-    novelty = recent_novelty(predictions)
+    novelty = torch.cat([prediction.novelty.double() for prediction in predictions])
     unknown = torch.cat([prediction.labels == UNKNOWN for prediction in predictions])
     # A few samples far out must not squeeze all others into one bin; they are counted in the last one.
     low, high = torch.quantile(novelty, torch.tensor([0.0, 0.995], dtype=torch.float64)).tolist()

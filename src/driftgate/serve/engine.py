@@ -325,8 +325,12 @@ class Engine:
     def _take_event(self, event: Event) -> None:
         self.events.append(event)
         self._went_back = self._went_back or event.kind == "rollback"
-        if self._on_event is not None:
-            self._on_event(event)
+        try:
+            if self._on_event is not None:
+                self._on_event(event)
+        except Exception:
+            self.failures += 1
+            logger.exception("a listener failed")
 
     def _new_life(self) -> None:
         """After a way back: steps are counted from an earlier number, so versions need another line."""

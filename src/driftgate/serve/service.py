@@ -78,6 +78,7 @@ class Service:
             raise
         self.metrics.watch(self.engine)
         self.stopping = threading.Event()
+        self.playing: str | None = None  # what the demo shows
         self.audit.write("start", version=self.engine.version, lost=folder.lost, problems=folder.problems)
 
     def _take_event(self, event: Event) -> None:

@@ -18,6 +18,7 @@ COMMAND_ORDER = (
     "pretrain",
     "import-checkpoint",
     "adapt",
+    "serve",
     "bench",
     "ablate",
     "report",
