@@ -16,7 +16,7 @@ from typing import Annotated, Any, TypeVar
 import anyio
 import anyio.to_thread
 import torch
-from fastapi import FastAPI, Path, Request
+from fastapi import FastAPI, Path, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic import ValidationError
@@ -294,9 +294,9 @@ def _add_gallery(app: FastAPI, service: Service) -> None:
         return
 
     @app.get("/v1/unknowns", tags=["unknowns"])
-    def unknowns() -> dict[str, Any]:
-        """Recent unknowns, those that look alike together."""
-        return gallery.describe()
+    def unknowns(thumbnails: Annotated[int, Query(ge=0, le=100)] = 0) -> dict[str, Any]:
+        """Recent unknowns, those that look alike together; so many of each group with a small picture."""
+        return gallery.describe(thumbnails)
 
     @app.get("/v1/unknowns/{item_id}/picture", tags=["unknowns"])
     def picture(item_id: str) -> Response:

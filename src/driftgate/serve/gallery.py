@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import threading
 import zipfile
@@ -18,10 +19,14 @@ from driftgate.serve.answers import BatchReport
 from driftgate.serve.clock import timestamp
 from driftgate.types import UNKNOWN, DriftgateError
 
-ALIKE = 0.6
+ALIKE = 0.5
 """Cosine, between features less their mean, above which two samples look alike."""
-FEWEST = 3
+FEWEST = 4
 """Samples that make a group."""
+A_BATCH = 6
+"""Unknowns kept of one batch at most, so that the gallery looks back further than a few seconds."""
+THUMBNAIL = 64
+"""Pixels of a thumbnail's longer side at most."""
 
 
 @dataclass
@@ -58,7 +63,7 @@ class Gallery:
                 report.answers[place].novelty,
                 now,
             )
-            for place in places[-self.size :]
+            for place in places[:: max(1, -(-len(places) // A_BATCH))]
         ]
         with self._lock:
             self._items.update((item.id, item) for item in found)
@@ -79,12 +84,12 @@ class Gallery:
         alone = grouped.pop(-1, [])
         return sorted(grouped.values(), key=lambda members: (name_of(members) is None, -len(members))), alone
 
-    def describe(self) -> dict[str, Any]:
-        """The groups as JSON, newest pictures first."""
+    def describe(self, thumbnails: int = 0) -> dict[str, Any]:
+        """The groups as JSON, newest pictures first, so many of each with a thumbnail."""
         revision = self.revision
         groups, alone = self.groups()
-        named = [{"name": name_of(members), "items": _listed(members)} for members in groups]
-        return {"revision": revision, "size": self.size, "groups": named, "alone": _listed(alone)}
+        named = [{"name": name_of(members), "items": _listed(members, thumbnails)} for members in groups]
+        return {"revision": revision, "size": self.size, "groups": named, "alone": _listed(alone, thumbnails)}
 
     def picture(self, item_id: str) -> bytes:
         """One unknown as PNG."""
@@ -161,8 +166,18 @@ def png(pixels: Tensor) -> bytes:
     return buffer.getvalue()
 
 
-def _listed(members: list[Unknown]) -> list[dict[str, Any]]:
-    return [{"id": item.id, "novelty": item.novelty, "time": item.time} for item in reversed(members)]
+def _listed(members: list[Unknown], thumbnails: int) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = [
+        {"id": item.id, "novelty": item.novelty, "time": item.time} for item in reversed(members)
+    ]
+    for row, item in zip(rows[:thumbnails], reversed(members), strict=False):
+        small = item.pixels[:, :: _stride(item.pixels), :: _stride(item.pixels)]
+        row["thumbnail"] = f"data:image/png;base64,{base64.b64encode(png(small)).decode()}"
+    return rows
+
+
+def _stride(pixels: Tensor) -> int:
+    return max(1, max(pixels.shape[1:]) // THUMBNAIL)
 
 
 def _safe(name: str) -> str:

@@ -4,10 +4,9 @@
 const $ = (id) => document.getElementById(id);
 const SVG = "http://www.w3.org/2000/svg";
 const MODES = { learning: "learning", slow: "learning slowly", stopped: "stopped by an alarm", frozen: "not learning" };
-const SHOWN = 12; // pictures of a group
+const SHOWN = 14, GROUPS = 9; // pictures of a group, groups
 let state = null;
 let lastGallery = { revision: -1, time: 0 };
-const pictures = new Map();
 
 // Everything that comes from the service is put into the page as text, never as markup.
 function make(tag, attributes = {}, ...children) {
@@ -28,7 +27,7 @@ function draw(tag, attributes, text) {
 }
 
 const percent = (value) => (value == null ? "–" : `${(100 * value).toFixed(value < 0.0995 ? 1 : 0)} %`);
-const short = (value) => (value == null ? "–" : Number(value.toPrecision(3)).toString());
+const short = (value) => (value == null ? "–" : Math.abs(value) < 1e-6 ? "0" : Number(value.toPrecision(3)).toString());
 const bytes = (count) => (count > 1e9 ? `${(count / 1e9).toFixed(2)} GB` : count > 1e6 ? `${(count / 1e6).toFixed(1)} MB`
   : `${(count / 1e3).toFixed(0)} kB`);
 const clock = (seconds) => new Date(1000 * seconds).toLocaleTimeString([], { hour12: false });
@@ -59,10 +58,10 @@ function complain(sentence) {
 // Charts: an axis with round numbers, lines, bars.
 
 function frame(place, label) {
-  const width = Math.max(place.clientWidth, 120), height = place.clientHeight;
+  const width = Math.max(place.clientWidth, 120), height = Math.max(place.clientHeight, 40);
   const svg = draw("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
   place.replaceChildren(svg);
-  return { svg, width, height, left: 40, right: width - 4, top: 6, bottom: height - 6 };
+  return { svg, width, height, left: 48, right: width - 4, top: 6, bottom: height - 6 };
 }
 
 function ceiling(value) {
@@ -111,7 +110,7 @@ function histogram(place, novelty) {
     const known = total ? (all * novelty.known[bin]) / total : 0;
     const common = { x: 4 + bin * wide + 0.5, width: Math.max(wide - 1, 0.5) };
     area.svg.append(draw("rect", { ...common, class: "fill-known", y: bottom - known, height: known }));
-    area.svg.append(draw("rect", { ...common, class: "fill-unknown", y: bottom - all, height: all - known }));
+    area.svg.append(draw("rect", { ...common, class: "fill-unknown", y: bottom - all, height: Math.max(all - known, 0) }));
   }
   area.svg.append(draw("line", { class: "grid", x1: 4, x2: area.right, y1: bottom, y2: bottom }));
   for (const [name, value] of Object.entries(novelty.thresholds)) {
@@ -166,11 +165,11 @@ function show() {
   $("time").textContent = `${Math.round(median(series.answer_ms.slice(-20)))} ms`;
   lines($("time-chart"), "Milliseconds a batch takes to its answer and to the end of its learning",
     [{ values: smooth(series.step_ms, 3), colour: "estimated" }, { values: smooth(series.answer_ms, 3), colour: "known" }],
-    { format: (value) => `${value}` });
+    { format: (value) => (value >= 1000 ? `${value / 1000} s` : `${value} ms`) });
   if (state.resident_bytes) {
     $("memory").textContent = bytes(state.resident_bytes);
     lines($("memory-chart"), `Memory: ${bytes(state.resident_bytes)}`, [{ values: series.memory_mb, colour: "known" }],
-      { format: (value) => `${value}` });
+      { format: (value) => (value >= 1000 ? `${value / 1000} GB` : `${value} MB`) });
   }
 }
 
@@ -178,11 +177,11 @@ function showHealth() {
   const { health } = state;
   $("alarms").textContent = health.alarms === 1 ? "1 alarm so far" : `${health.alarms} alarms so far`;
   const rows = Object.entries(health.signals).map(([name, signal]) => {
-    const usual = signal.expected == null ? "learning what is usual" : `${short(signal.expected)} ± ${short(signal.spread)}`;
+    const usual = signal.expected == null ? "no past yet" : `${short(signal.expected)} ± ${short(signal.spread && Number(signal.spread.toPrecision(2)))}`;
     const evidence = signal.evidence || 0;
     const kind = evidence >= 1 ? "rings" : evidence > 0.5 ? "worry" : "calm";
     return make("li", { title: signal.meaning },
-      make("span", {}, name.replaceAll("_", " "), " ", make("b", {}, short(signal.value))),
+      make("span", {}, name.replaceAll("_", " ")), make("b", {}, short(signal.value)),
       make("span", { class: "sub" }, usual), meter(Math.max(evidence, 0.02), kind));
   });
   $("signals").replaceChildren(...(rows.length ? rows : [make("li", { class: "empty" }, "Nothing to judge yet.")]));
@@ -230,33 +229,21 @@ async function showGallery() {
   const typing = $("groups").contains(document.activeElement) && document.activeElement.tagName === "INPUT";
   if (typing || state.gallery === lastGallery.revision || now - lastGallery.time < 4000) return;
   lastGallery = { revision: state.gallery, time: now };
-  const found = await (await ask("v1/unknowns")).json();
+  const found = await (await ask(`v1/unknowns?thumbnails=${SHOWN}`)).json();
   const count = found.groups.reduce((sum, group) => sum + group.items.length, found.alone.length);
   $("gallery").hidden = false;
   $("gallery-count").textContent = `${count} of at most ${found.size}, in memory only`;
-  const groups = found.groups.map((group) => groupOf(group));
-  if (found.alone.length) groups.push(groupOf({ items: found.alone }, true));
+  const groups = found.groups.slice(0, GROUPS).map((group) => groupOf(group));
+  const rest = [...found.groups.slice(GROUPS).flatMap((group) => group.items), ...found.alone];
+  if (rest.length) groups.push(groupOf({ items: rest }, true));
   $("groups").replaceChildren(...(groups.length ? groups : [make("p", { class: "empty" }, "No unknowns yet.")]));
-  const wanted = new Set([...$("groups").querySelectorAll("img")].map((image) => image.dataset.id));
-  for (const [id, url] of pictures) {
-    if (!wanted.has(id)) { URL.revokeObjectURL(url); pictures.delete(id); }
-  }
-  for (const image of $("groups").querySelectorAll("img")) await fill(image);
-}
-
-async function fill(image) {
-  const id = image.dataset.id;
-  if (!pictures.has(id)) {
-    try { pictures.set(id, URL.createObjectURL(await (await ask(`v1/unknowns/${id}/picture`)).blob())); } catch { return; }
-  }
-  image.src = pictures.get(id);
 }
 
 function groupOf(group, alone = false) {
   const count = group.items.length;
-  const title = alone ? `${count} like no other` : group.name ? group.name : `These ${count} look alike`;
-  const images = group.items.slice(0, SHOWN).map((item) =>
-    make("img", { "data-id": item.id, alt: `unknown of novelty ${short(item.novelty)}`, title: `novelty ${short(item.novelty)}` }));
+  const title = alone ? `${count} others` : group.name ? group.name : `These ${count} look alike`;
+  const images = group.items.filter((item) => item.thumbnail).slice(0, SHOWN).map((item) =>
+    make("img", { src: item.thumbnail, alt: `unknown of novelty ${short(item.novelty)}`, title: `novelty ${short(item.novelty)}` }));
   const rest = make("span", { class: "sub" }, alone ? "" : group.name ? `${count} pictures` : "a new class?");
   const box = make("div", { class: "group" }, make("p", {}, title, " ", rest), make("div", { class: "pictures" }, ...images));
   if (!alone) {
