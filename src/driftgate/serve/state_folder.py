@@ -15,8 +15,9 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from driftgate.checkpoint import write_text
+from driftgate.files import write_text
 from driftgate.methods import Method, load_method
+from driftgate.models.spec import CUSTOM_BACKBONE
 from driftgate.types import DriftgateError
 
 STATE, BEFORE, NEW = "state.safetensors", "state.before.safetensors", "state.new.safetensors"
@@ -96,7 +97,9 @@ class StateFolder:
             if not path.exists():
                 continue
             try:
-                method = load_method(path)
+                # A network of the user's own cannot be built from a file, only filled.
+                own = fresh.model.clone() if fresh.model.spec.backbone == CUSTOM_BACKBONE else None
+                method = load_method(path, model=own)
             except (DriftgateError, OSError) as error:
                 aside = path.with_name(f"{name}.unreadable-{self.life}")
                 os.replace(path, aside)

@@ -3,7 +3,7 @@
 torch takes seconds to import, so commands import what they need when they run: ``driftgate --help`` must be instant.
 """
 
-from driftgate.lab.cli import adapt, bench, data, demo, inspect, report, serve, train
+from driftgate.lab.cli import adapt, bench, data, demo, inspect, report, serve, train, watch
 from driftgate.lab.cli.app import app, main
 
-__all__ = ["adapt", "app", "bench", "data", "demo", "inspect", "main", "report", "serve", "train"]
+__all__ = ["adapt", "app", "bench", "data", "demo", "inspect", "main", "report", "serve", "train", "watch"]

@@ -19,6 +19,7 @@ COMMAND_ORDER = (
     "import-checkpoint",
     "adapt",
     "serve",
+    "watch",
     "bench",
     "ablate",
     "report",

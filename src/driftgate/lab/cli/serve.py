@@ -9,28 +9,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from driftgate.lab.cli import options
 from driftgate.lab.cli.app import app
 from driftgate.lab.cli.console import note
 
 if TYPE_CHECKING:
-    from driftgate.methods import Method
+    from driftgate.lab.cli.experiment import Choice
     from driftgate.serve.service import Service, ServiceSettings
+    from driftgate.serve.state_folder import StateFolder
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 DEMO_STATE = Path("runs/serve-demo")
 
-Model = Annotated[Path | None, typer.Option("--model", help="Source model, as pretrain or import-checkpoint wrote it.")]
-MethodName = Annotated[str, typer.Option("--method", help="Name of the method; see driftgate methods.")]
-Preset = Annotated[str | None, typer.Option("--preset", help="A named set of the method's settings.")]
-Settings = Annotated[
-    list[str] | None, typer.Option("--set", help="A setting of the method as key=value; repeat it for several.")
-]
 State = Annotated[
     Path | None, typer.Option("--state", help="Folder for state, snapshots and log; without, nothing is kept.")
 ]
-BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Samples of a batch at most.")]
 SaveEvery = Annotated[int, typer.Option("--save-every", min=1, help="Steps between two saves of the state.")]
-Frozen = Annotated[bool, typer.Option("--frozen", help="Start without learning.")]
 
 
 @app.command(
@@ -38,10 +32,14 @@ Frozen = Annotated[bool, typer.Option("--frozen", help="Start without learning."
 )
 def serve(
     *,
-    model: Model = None,
-    method: MethodName = "gmm",
-    preset: Preset = None,
-    settings: Settings = None,
+    model: options.ModelOrNot = None,
+    network: options.Network = None,
+    class_names: options.ClassNames = None,
+    network_size: options.NetworkSize = None,
+    method: options.MethodName = "gmm",
+    preset: options.Preset = None,
+    settings: options.Settings = None,
+    imports: options.Imports = None,
     state: State = None,
     demo: Annotated[bool, typer.Option("--demo", help="Serve digits, with a stream that plays itself.")] = False,
     host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
@@ -54,14 +52,14 @@ def serve(
         Path | None, typer.Option("--api-key-file", help="File of keys, one a line; one must come with every request.")
     ] = None,
     images: Annotated[bool, typer.Option("--images/--no-images", help="Keep recent unknowns for the gallery.")] = True,
-    batch_size: BatchSize = 64,
+    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Samples of a batch at most.")] = 64,
     max_delay: Annotated[
         float, typer.Option("--max-delay", min=0.0, help="Milliseconds a sample waits for company.")
     ] = 20.0,
     queue_size: Annotated[int, typer.Option("--queue-size", min=1, help="Samples that may wait.")] = 1024,
     save_every: SaveEvery = 100,
     max_body: Annotated[float, typer.Option("--max-body", min=0.001, help="Megabytes of a request.")] = 32.0,
-    frozen: Frozen = False,
+    frozen: Annotated[bool, typer.Option("--frozen", help="Start without learning.")] = False,
 ) -> None:
     """Answer pictures over HTTP, and learn from them: class or unknown.
 
@@ -76,8 +74,8 @@ def serve(
     from driftgate.serve.service import Service, ServiceSettings
     from driftgate.types import DriftgateError
 
-    if demo == (model is not None):
-        raise DriftgateError("Expected either --model or --demo.")
+    if demo == (model is not None or network is not None):
+        raise DriftgateError("Expected either --model, --network or --demo.")
     open_to_all = host not in ("127.0.0.1", "::1", "localhost")
     chosen = ServiceSettings(
         name=name,
@@ -99,28 +97,54 @@ def serve(
         if demo:
             service = _demo(state or DEMO_STATE, chosen)
         else:
-            assert model is not None
             folder = state or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="driftgate-")))
-            service = Service(make_method(model, method, preset, settings), folder, chosen)
-        for problem in service.engine.folder.problems:
-            note(problem)
-        if service.engine.folder.lost:
-            note(f"{service.engine.folder.lost} steps were not saved when the last service ended; they are lost.")
+            choice = make_choice(
+                method=method,
+                preset=preset,
+                settings=settings,
+                imports=imports,
+                model=model,
+                network=network,
+                class_names=class_names,
+                network_size=network_size,
+            )
+            service = Service(choice.create(choice.open_model()), folder, chosen)
+        tell_start(service.engine.folder)
         if state is None and not demo:
             note("Nothing of this is kept; --state DIR would.")
         note(f"Version {service.engine.version} of {method} at http://{host}:{port}/")
         run(service, host, port)
 
 
-def make_method(model: Path, method: str, preset: str | None, settings: list[str] | None) -> Method:
-    """The method around the source model of a file."""
-    from driftgate.lab.cli.experiment import parse_settings
-    from driftgate.methods import create, resolve_settings
-    from driftgate.models import SourceModel
+def make_choice(
+    *,
+    method: str,
+    preset: str | None,
+    settings: list[str] | None,
+    imports: list[str] | None,
+    model: Path | None,
+    network: str | None,
+    class_names: str | None,
+    network_size: int | None,
+) -> Choice:
+    """What the options say about method and model."""
+    from driftgate.lab.cli.experiment import Choice, parse_settings
+    from driftgate.plugins import import_module
 
+    for module in imports or []:
+        import_module(module)
     chosen = parse_settings(settings or [])
-    resolve_settings(method, preset, chosen)  # a misspelt setting should not wait for the model to load
-    return create(method, SourceModel.load(model), preset=preset, **chosen)
+    choice = Choice(method, preset, chosen, model, network, class_names, network_size)
+    choice.check()  # a misspelt setting should not wait for the model to load
+    return choice
+
+
+def tell_start(folder: StateFolder) -> None:
+    """What a user should know of the state it starts from."""
+    for problem in folder.problems:
+        note(problem)
+    if folder.lost:
+        note(f"{folder.lost} steps were not saved when the last service ended; they are lost.")
 
 
 def _demo(folder: Path, settings: ServiceSettings) -> Service:
