@@ -193,7 +193,8 @@ def test_metrics_follow_prometheus_rules(served: Running) -> None:
 
 def test_the_audit_log_has_every_answer_and_the_versions_around_it(tmp_path: Path) -> None:
     with running(tmp_path) as (_, client):
-        answers = classify(client, *(picture(seed) for seed in range(20))).json()["answers"]
+        files = [("images", (f"{seed}.png", picture(seed))) for seed in range(20)]
+        answers = client.post("/v1/classify", files=files, headers={"X-Request-ID": "mine"}).json()["answers"]
         client.post("/v1/snapshots")
     lines = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
     assert [line["what"] for line in lines] == ["start", "batch", "event"]
@@ -201,6 +202,7 @@ def test_the_audit_log_has_every_answer_and_the_versions_around_it(tmp_path: Pat
     assert batch["before"] == "1.0" and batch["after"] == "1.1" and batch["learned"]
     assert [row["id"] for row in batch["answers"]] == [answer["id"] for answer in answers]
     assert [row["name"] for row in batch["answers"]] == [answer["name"] for answer in answers]
+    assert {row["request"] for row in batch["answers"]} == {"mine"}
 
 
 def test_tritonclient_works(served: Running) -> None:

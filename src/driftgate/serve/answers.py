@@ -47,6 +47,7 @@ class BatchReport:
         inputs: (N, ...) as the model takes them.
         prediction: what was answered.
         answers: one a sample.
+        requests: the name of the request each sample came with.
         features: (N, D) that the prediction was made of, where they were asked for.
         learned: whether the method took a step.
         health: of the method after it, as the guard sees it.
@@ -57,6 +58,7 @@ class BatchReport:
     inputs: Tensor
     prediction: Prediction
     answers: Sequence[Answer]
+    requests: Sequence[str]
     features: Tensor | None
     learned: bool
     health: Health

@@ -170,7 +170,7 @@ def _add_classify(app: FastAPI, service: Service) -> None:
         if not samples:
             worst = refusals[min(refusals)]
             raise HTTPException(worst.status, str(worst))
-        found = iter(await _answered(service, torch.stack(samples)))
+        found = iter(await _answered(service, torch.stack(samples), request))
         entries = [
             {"status": refusals[place].status, "error": str(refusals[place])}
             if place in refusals
@@ -237,8 +237,8 @@ def _decode_all(pictures: Sequence[bytes | BadPicture], service: Service) -> tup
     return samples, refusals
 
 
-async def _answered(service: Service, samples: Tensor) -> list[Answer]:
-    return await _done(service, service.engine.submit(samples))
+async def _answered(service: Service, samples: Tensor, request: Request) -> list[Answer]:
+    return await _done(service, service.engine.submit(samples, request.scope["request_id"]))
 
 
 async def _done(service: Service, future: Future[T]) -> T:
@@ -370,7 +370,7 @@ def _add_inference_protocol(app: FastAPI, service: Service) -> None:
         if tensor.ndim > 0 and len(tensor) > settings.max_pictures:
             raise HTTPException(413, f"Expected at most {settings.max_pictures} samples but got {len(tensor)}.")
         samples = await anyio.to_thread.run_sync(engine.method.model.prepare, tensor)
-        answer, headers = write_response(wanted, await _answered(service, samples), name)
+        answer, headers = write_response(wanted, await _answered(service, samples, request), name)
         return Response(answer, headers=headers)
 
 

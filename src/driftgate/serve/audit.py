@@ -36,13 +36,14 @@ class AuditLog:
         answers = [
             {
                 "id": answer.id,
+                "request": request,
                 "label": answer.label,
                 "name": answer.name,
                 "probability": round(answer.probability, 6),
                 "novelty": answer.novelty,
                 "learned_from": answer.learned_from,
             }
-            for answer in report.answers
+            for answer, request in zip(report.answers, report.requests, strict=True)
         ]
         self.write("batch", before=report.before, after=report.after, learned=report.learned, answers=answers)
 

@@ -60,6 +60,7 @@ class EngineStopped(DriftgateError):
 @dataclass
 class _Request:
     id: str
+    name: str
     answers: list[Answer | None]
     future: Future[list[Answer]] = field(default_factory=Future)
     left: int = 0
@@ -108,7 +109,7 @@ class Engine:
         self.events: deque[Event] = deque(maxlen=100)
         self._on_event = on_event
         self._went_back = False
-        self._guard = Guard(method, folder.snapshots, guard, on_event=self._take_event)
+        self._guard = self._open_guard(guard)
         if self.settings.frozen:
             self._guard.freeze("started frozen")
         self._refresh()
@@ -122,6 +123,13 @@ class Engine:
             method.model.head.register_forward_pre_hook(lambda _, inputs: self._features.append(inputs[0].detach()))
         self._thread = threading.Thread(target=self._run, name="learner", daemon=True)
         self._thread.start()
+
+    def _open_guard(self, settings: GuardSettings | None) -> Guard:
+        try:
+            return Guard(self.method, self.folder.snapshots, settings, on_event=self._take_event)
+        except DriftgateError as error:  # the ring cannot be read: a new one, and the state as it is
+            self.folder.put_aside(self.folder.snapshots, error)
+            return Guard(self.method, self.folder.snapshots, settings, on_event=self._take_event)
 
     def __enter__(self) -> Engine:
         return self
@@ -142,9 +150,12 @@ class Engine:
     def alive(self) -> bool:
         return self._thread.is_alive() and not self._closing
 
-    def submit(self, inputs: Tensor) -> Future[list[Answer]]:
-        """Samples (N, ...) as ``model.prepare`` gives them -> their answers, later; all are taken or none."""
-        request = _Request(secrets.token_hex(8), [None] * len(inputs), left=len(inputs))
+    def submit(self, inputs: Tensor, name: str = "") -> Future[list[Answer]]:
+        """Samples (N, ...) as ``model.prepare`` gives them -> their answers, later; all are taken or none.
+
+        ``name`` is what whoever asks calls the request; it goes into the reports.
+        """
+        request = _Request(secrets.token_hex(8), name, [None] * len(inputs), left=len(inputs))
         if len(inputs) > self.settings.queue_size:
             raise DriftgateError(
                 f"Expected at most {self.settings.queue_size} samples at once but got {len(inputs)}; send fewer."
@@ -249,6 +260,7 @@ class Engine:
             inputs=inputs,
             prediction=prediction,
             answers=answers,
+            requests=[sample.request.name for sample in batch],
             features=next((found for found in self._features if len(found) == len(batch)), None),
             learned=self.method.steps > steps,
             health=self._guard.health(),

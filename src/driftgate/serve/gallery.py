@@ -59,7 +59,7 @@ class Gallery:
             Unknown(
                 report.answers[place].id,
                 (report.inputs[place] * 255).round().to(torch.uint8),
-                report.features[place].float(),
+                report.features[place].float().clone(),
                 report.answers[place].novelty,
                 now,
             )

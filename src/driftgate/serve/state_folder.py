@@ -87,6 +87,13 @@ class StateFolder:
     def save_counts(self) -> None:
         write_text(self.path / SERVICE, json.dumps({**self.counts, "life": self.life}) + "\n")
 
+    def put_aside(self, path: Path, error: Exception) -> None:
+        """Keep what cannot be read under another name, and remember to tell."""
+        aside = path.with_name(f"{path.name}.unreadable-{self.life}")
+        os.replace(path, aside)
+        self.problems.append(f"{path.name} could not be read and is now {aside.name}: {error}")
+        logger.error("%s", self.problems[-1])
+
     def close(self) -> None:
         os.close(self._steps)
         self._lock.release()
@@ -101,10 +108,7 @@ class StateFolder:
                 own = fresh.model.clone() if fresh.model.spec.backbone == CUSTOM_BACKBONE else None
                 method = load_method(path, model=own)
             except (DriftgateError, OSError) as error:
-                aside = path.with_name(f"{name}.unreadable-{self.life}")
-                os.replace(path, aside)
-                self.problems.append(f"{name} could not be read and is now {aside.name}: {error}")
-                logger.error("%s", self.problems[-1])
+                self.put_aside(path, error)
                 continue
             _check_same(fresh, method, self.path)
             return method
