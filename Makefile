@@ -13,7 +13,7 @@ BIN_TIMM := $(VENV_TIMM)/bin
 LOCK_TIMM := constraints-timm.txt
 STAMP_TIMM := $(VENV_TIMM)/.installed-$(shell sha256sum $(LOCK_TIMM) | cut -c1-16)
 
-.PHONY: demo test test-timm lint types bench mutants soak fuzz clean setup
+.PHONY: demo serve-demo test test-timm lint types bench mutants soak fuzz clean setup
 
 setup: $(STAMP)
 	@$(BIN)/python -c "import driftgate, pathlib, sys; sys.exit(pathlib.Path(driftgate.__file__).parents[2] != pathlib.Path.cwd())" 2>/dev/null \
@@ -21,11 +21,14 @@ setup: $(STAMP)
 
 $(STAMP):
 	$(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/python -m pip install -q -c $(LOCK) -e ".[lab,lite,export,ray,tensorboard,dev]"
+	$(BIN)/python -m pip install -q -c $(LOCK) -e ".[lab,serve,lite,export,ray,tensorboard,dev]"
 	touch $@
 
 demo: setup
 	$(BIN)/driftgate demo
+
+serve-demo: setup
+	$(BIN)/driftgate serve --demo
 
 test: setup
 	$(BIN)/python -m pytest

@@ -35,6 +35,7 @@ LAYERS: list[set[str]] = [
     {"lab.data"},
     {"lab.pretrain"},
     {"lab.bench"},
+    {"lab.serve_demo"},
     {"lab.cli"},
 ]
 RANKS = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}

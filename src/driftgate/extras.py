@@ -10,6 +10,7 @@ from importlib.util import find_spec
 SKLEARN = ("sklearn", "threadpoolctl")
 EXTRAS: dict[str, tuple[str, ...]] = {
     "sklearn": SKLEARN,
+    "serve": ("fastapi", "uvicorn", "prometheus_client", "python_multipart", "PIL", "filelock"),
     "lab": (*SKLEARN, "scipy", "matplotlib", "PIL", "jinja2", "joblib", "filelock", "yaml", "rich", "typer"),
     "export": ("onnx", "onnxscript", "onnxruntime"),
     "tensorboard": ("tensorboard",),

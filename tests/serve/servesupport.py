@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BytesIO
+from pathlib import Path
 from typing import Any
 
+import httpx
+import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
 import driftgate
 from driftgate import Method
+from driftgate.serve.engine import EngineSettings
+from driftgate.serve.server import Server
+from driftgate.serve.service import Service, ServiceSettings
 
 
 def small_model() -> driftgate.SourceModel:
@@ -23,3 +35,32 @@ def small_method(**settings: Any) -> Method:
 def samples(count: int, seed: int) -> Tensor:
     """Random pictures as the small model takes them."""
     return torch.rand(count, 3, 28, 28, generator=torch.Generator().manual_seed(seed))
+
+
+def picture(seed: int, size: tuple[int, int] = (28, 28), kind: str = "PNG") -> bytes:
+    """Random pixels as a file."""
+    pixels = np.random.default_rng(seed).integers(0, 256, (*size, 3), dtype=np.uint8)
+    buffer = BytesIO()
+    Image.fromarray(pixels).save(buffer, kind)
+    return buffer.getvalue()
+
+
+@contextmanager
+def running(state: Path, **settings: Any) -> Iterator[tuple[Service, httpx.Client]]:
+    """A service on a free port of the loopback, and a client of it."""
+    settings = {"engine": EngineSettings(max_delay=0.002), **settings}
+    service = Service(small_method(), state, ServiceSettings(**settings))
+    server = Server(service, "127.0.0.1", 0)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+            yield service, client
+    finally:
+        service.stopping.set()
+        server.should_exit = True
+        thread.join(timeout=30)
+        service.close()

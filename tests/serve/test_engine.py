@@ -86,11 +86,13 @@ def test_a_batch_waits_for_company_but_not_longer_than_said(tmp_path: Path) -> N
 def test_frozen_it_predicts_and_nothing_changes(tmp_path: Path) -> None:
     with open_engine(tmp_path) as engine:
         engine.submit(samples(16, seed=0)).result(timeout=30)
-        assert engine.freeze("test").result(timeout=30).mode == "frozen"
+        engine.freeze("test").result(timeout=30)
+        assert engine.health.mode == "frozen"
         before = engine.version
         answers = engine.submit(samples(16, seed=1)).result(timeout=30)
         assert engine.version == before and all(answer.learned_from is None for answer in answers)
-        assert engine.thaw("test").result(timeout=30).mode == "learning"
+        engine.thaw("test").result(timeout=30)
+        assert engine.health.mode == "learning"
         engine.submit(samples(16, seed=1)).result(timeout=30)
         engine.run(lambda: None).result(timeout=30)
         assert engine.version != before
@@ -236,3 +238,12 @@ def test_features_that_made_the_answers_come_with_the_report_where_they_are_aske
         engine.submit(samples(20, seed=0)).result(timeout=30)
     assert reports[0].features is not None
     assert torch.allclose(method.model.head(reports[0].features).softmax(dim=1), reports[0].prediction.scores)
+
+
+def test_snapshots_that_cannot_be_read_give_way_to_a_new_ring(tmp_path: Path) -> None:
+    with open_engine(tmp_path) as engine:
+        engine.submit(samples(16, seed=0)).result(timeout=30)
+    (tmp_path / "snapshots" / "start.safetensors").write_bytes(b"spoilt")
+    with open_engine(tmp_path) as engine:
+        assert engine.method.steps == 1 and len(engine.snapshots) == 1
+        assert "snapshots could not be read" in engine.folder.problems[0]

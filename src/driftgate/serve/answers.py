@@ -22,9 +22,9 @@ class Answer:
         id: to give feedback on.
         label, name: the class and its name, or -1 and ``unknown``.
         probability: of the most probable class.
-        novelty: larger = more unknown; None where it is not finite, as for the thresholds.
+        novelty: larger = more unknown.
         thresholds: on the novelty: up to ``known`` a sample teaches its class, from ``unknown`` on that it is unknown,
-            above ``prediction`` it is answered as unknown.
+            above ``prediction`` it is answered as unknown; None where there is none.
         learned_from: the name it taught, or None where it taught nothing.
         version: of the state that answered.
     """
@@ -33,7 +33,7 @@ class Answer:
     label: int
     name: str
     probability: float
-    novelty: float | None
+    novelty: float
     thresholds: dict[str, float | None]
     learned_from: str | None
     version: str
@@ -47,6 +47,7 @@ class BatchReport:
         inputs: (N, ...) as the model takes them.
         prediction: what was answered.
         answers: one a sample.
+        requests: the name of the request each sample came with.
         features: (N, D) that the prediction was made of, where they were asked for.
         learned: whether the method took a step.
         health: of the method after it, as the guard sees it.
@@ -57,6 +58,7 @@ class BatchReport:
     inputs: Tensor
     prediction: Prediction
     answers: Sequence[Answer]
+    requests: Sequence[str]
     features: Tensor | None
     learned: bool
     health: Health
@@ -90,7 +92,7 @@ def answers_of(
             label=label,
             name=class_name(names, label),
             probability=probability,
-            novelty=finite(novelty),
+            novelty=novelty,
             thresholds=thresholds,
             learned_from=class_name(names, taught) if learning and taught != UNLABELED else None,
             version=version,

@@ -19,7 +19,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from driftgate.guard import Event, Guard, GuardSettings, Health, Snapshot
+from driftgate.guard import Event, Guard, GuardSettings, Snapshot
 from driftgate.methods import Method
 from driftgate.serve.answers import Answer, BatchReport, answers_of
 from driftgate.serve.state_folder import StateFolder
@@ -60,6 +60,7 @@ class EngineStopped(DriftgateError):
 @dataclass
 class _Request:
     id: str
+    name: str
     answers: list[Answer | None]
     future: Future[list[Answer]] = field(default_factory=Future)
     left: int = 0
@@ -108,7 +109,7 @@ class Engine:
         self.events: deque[Event] = deque(maxlen=100)
         self._on_event = on_event
         self._went_back = False
-        self._guard = Guard(method, folder.snapshots, guard, on_event=self._take_event)
+        self._guard = self._open_guard(guard)
         if self.settings.frozen:
             self._guard.freeze("started frozen")
         self._refresh()
@@ -122,6 +123,13 @@ class Engine:
             method.model.head.register_forward_pre_hook(lambda _, inputs: self._features.append(inputs[0].detach()))
         self._thread = threading.Thread(target=self._run, name="learner", daemon=True)
         self._thread.start()
+
+    def _open_guard(self, settings: GuardSettings | None) -> Guard:
+        try:
+            return Guard(self.method, self.folder.snapshots, settings, on_event=self._take_event)
+        except DriftgateError as error:  # the ring cannot be read: a new one, and the state as it is
+            self.folder.put_aside(self.folder.snapshots, error)
+            return Guard(self.method, self.folder.snapshots, settings, on_event=self._take_event)
 
     def __enter__(self) -> Engine:
         return self
@@ -142,9 +150,12 @@ class Engine:
     def alive(self) -> bool:
         return self._thread.is_alive() and not self._closing
 
-    def submit(self, inputs: Tensor) -> Future[list[Answer]]:
-        """Samples (N, ...) as ``model.prepare`` gives them -> their answers, later; all are taken or none."""
-        request = _Request(secrets.token_hex(8), [None] * len(inputs), left=len(inputs))
+    def submit(self, inputs: Tensor, name: str = "") -> Future[list[Answer]]:
+        """Samples (N, ...) as ``model.prepare`` gives them -> their answers, later; all are taken or none.
+
+        ``name`` is what whoever asks calls the request; it goes into the reports.
+        """
+        request = _Request(secrets.token_hex(8), name, [None] * len(inputs), left=len(inputs))
         if len(inputs) > self.settings.queue_size:
             raise DriftgateError(
                 f"Expected at most {self.settings.queue_size} samples at once but got {len(inputs)}; send fewer."
@@ -172,21 +183,21 @@ class Engine:
             self._news.notify()
         return future
 
-    def freeze(self, reason: str) -> Future[Health]:
+    def freeze(self, reason: str) -> Future[None]:
         """Go on predicting, stop learning."""
-        return self.run(lambda: self._told(self._guard.freeze(reason)))
+        return self.run(lambda: self._guard.freeze(reason))
 
-    def thaw(self, reason: str) -> Future[Health]:
+    def thaw(self, reason: str) -> Future[None]:
         """Learn again."""
-        return self.run(lambda: self._told(self._guard.thaw(reason)))
+        return self.run(lambda: self._guard.thaw(reason))
 
     def snapshot(self, reason: str) -> Future[Snapshot]:
         """Keep the state as it is now in the ring."""
         return self.run(lambda: self._guard.snapshot(reason))
 
-    def rollback(self, snapshot: int, reason: str) -> Future[Health]:
+    def rollback(self, snapshot: int, reason: str) -> Future[Snapshot]:
         """Put the method back to a snapshot; the state is saved at once, or a kill would bring back what was left."""
-        return self.run(lambda: self._told(self._guard.rollback(snapshot, reason)))
+        return self.run(lambda: self._guard.rollback(snapshot, reason))
 
     def close(self) -> None:
         """Answer what waits, save, and end; safe to call twice."""
@@ -202,8 +213,7 @@ class Engine:
             if isinstance(work, list):
                 self._serve(work)
             else:
-                _carry_out(*work)
-            self._refresh()
+                self._carry_out(*work)
         if self._unsaved:
             self._save()
         self.folder.close()
@@ -250,6 +260,7 @@ class Engine:
             inputs=inputs,
             prediction=prediction,
             answers=answers,
+            requests=[sample.request.name for sample in batch],
             features=next((found for found in self._features if len(found) == len(batch)), None),
             learned=self.method.steps > steps,
             health=self._guard.health(),
@@ -259,6 +270,19 @@ class Engine:
             after=self.version,
         )
         self._after(report)
+        self._refresh()
+
+    def _carry_out(self, command: Callable[[], Any], future: Future[Any]) -> None:
+        if not _wanted(future):
+            return
+        try:
+            result = command()
+            if self._went_back:
+                self._new_life()
+            self._refresh()  # before the answer, so that whoever got it sees what it changed
+            future.set_result(result)
+        except Exception as error:
+            future.set_exception(error)
 
     def _predict_and_learn(self, inputs: Tensor, answer: Callable[[Prediction], None]) -> Prediction:
         """Answer, then learn; whatever goes wrong in learning, the answer stands and the service goes on predicting."""
@@ -313,14 +337,12 @@ class Engine:
     def _take_event(self, event: Event) -> None:
         self.events.append(event)
         self._went_back = self._went_back or event.kind == "rollback"
-        if self._on_event is not None:
-            self._on_event(event)
-
-    def _told(self, _: object) -> Health:
-        """What a command answers once it is done."""
-        if self._went_back:
-            self._new_life()
-        return self._guard.health()
+        try:
+            if self._on_event is not None:
+                self._on_event(event)
+        except Exception:
+            self.failures += 1
+            logger.exception("a listener failed")
 
     def _new_life(self) -> None:
         """After a way back: steps are counted from an earlier number, so versions need another line."""
@@ -337,26 +359,21 @@ class Engine:
         self.health, self.snapshots = self._guard.health(), self._guard.snapshots()
 
 
-def _carry_out(command: Callable[[], Any], future: Future[Any]) -> None:
-    if not future.set_running_or_notify_cancel():
-        return
-    try:
-        future.set_result(command())
-    except Exception as error:
-        future.set_exception(error)
-
-
 def _deliver(batch: list[_Sample], answers: Sequence[Answer]) -> None:
     for sample, answer in zip(batch, answers, strict=True):
         request = sample.request
         request.answers[sample.place] = answer
         request.left -= 1
-        # Whoever asked may have hung up, and another part of the request may have failed.
-        if request.left == 0 and not request.future.done():
+        if request.left == 0 and _wanted(request.future):
             request.future.set_result([found for found in request.answers if found is not None])
 
 
 def _fail(batch: list[_Sample], error: Exception) -> None:
     for request in {id(sample.request): sample.request for sample in batch}.values():
-        if not request.future.done():
+        if _wanted(request.future):
             request.future.set_exception(error)
+
+
+def _wanted(future: Future[Any]) -> bool:
+    """Whether somebody still waits: not if they hung up, or another part of the request has failed."""
+    return not future.done() and future.set_running_or_notify_cancel()

@@ -15,8 +15,9 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from driftgate.checkpoint import write_text
+from driftgate.files import write_text
 from driftgate.methods import Method, load_method
+from driftgate.models.spec import CUSTOM_BACKBONE
 from driftgate.types import DriftgateError
 
 STATE, BEFORE, NEW = "state.safetensors", "state.before.safetensors", "state.new.safetensors"
@@ -86,6 +87,13 @@ class StateFolder:
     def save_counts(self) -> None:
         write_text(self.path / SERVICE, json.dumps({**self.counts, "life": self.life}) + "\n")
 
+    def put_aside(self, path: Path, error: Exception) -> None:
+        """Keep what cannot be read under another name, and remember to tell."""
+        aside = path.with_name(f"{path.name}.unreadable-{self.life}")
+        os.replace(path, aside)
+        self.problems.append(f"{path.name} could not be read and is now {aside.name}: {error}")
+        logger.error("%s", self.problems[-1])
+
     def close(self) -> None:
         os.close(self._steps)
         self._lock.release()
@@ -96,12 +104,11 @@ class StateFolder:
             if not path.exists():
                 continue
             try:
-                method = load_method(path)
+                # A network of the user's own cannot be built from a file, only filled.
+                own = fresh.model.clone() if fresh.model.spec.backbone == CUSTOM_BACKBONE else None
+                method = load_method(path, model=own)
             except (DriftgateError, OSError) as error:
-                aside = path.with_name(f"{name}.unreadable-{self.life}")
-                os.replace(path, aside)
-                self.problems.append(f"{name} could not be read and is now {aside.name}: {error}")
-                logger.error("%s", self.problems[-1])
+                self.put_aside(path, error)
                 continue
             _check_same(fresh, method, self.path)
             return method

@@ -3,7 +3,7 @@
 torch takes seconds to import, so commands import what they need when they run: ``driftgate --help`` must be instant.
 """
 
-from driftgate.lab.cli import adapt, bench, data, demo, export, inspect, report, train
+from driftgate.lab.cli import adapt, bench, data, demo, export, inspect, report, serve, train, watch
 from driftgate.lab.cli.app import app, main
 
-__all__ = ["adapt", "app", "bench", "data", "demo", "export", "inspect", "main", "report", "train"]
+__all__ = ["adapt", "app", "bench", "data", "demo", "export", "inspect", "main", "report", "serve", "train", "watch"]

@@ -18,9 +18,7 @@ from driftgate.lab.cli.app import app
 )
 def adapt(
     *,
-    model: Annotated[
-        Path | None, typer.Option("--model", help="Source model, as pretrain or import-checkpoint wrote it.")
-    ] = None,
+    model: options.ModelOrNot = None,
     network: options.Network = None,
     class_names: options.ClassNames = None,
     network_size: options.NetworkSize = None,
@@ -45,11 +43,9 @@ def adapt(
     shift: options.ShiftName = None,
     split: options.Split = None,
     class_order: options.ClassOrder = "shared-first",
-    method: Annotated[str, typer.Option("--method", help="Name of the method; see driftgate methods.")] = "gmm",
-    preset: Annotated[str | None, typer.Option("--preset", help="A named set of the method's settings.")] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="A setting of the method as key=value; repeat it for several.")
-    ] = None,
+    method: options.MethodName = "gmm",
+    preset: options.Preset = None,
+    settings: options.Settings = None,
     batch_size: Annotated[int, typer.Option("--batch-size", min=1)] = 64,
     seed: options.Seed = 0,
     drop_last: Annotated[bool, typer.Option("--drop-last", help="Leave out an incomplete last batch.")] = False,

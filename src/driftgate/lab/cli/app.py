@@ -19,6 +19,8 @@ COMMAND_ORDER = (
     "import-checkpoint",
     "adapt",
     "export",
+    "serve",
+    "watch",
     "bench",
     "ablate",
     "report",

@@ -69,3 +69,11 @@ Imports = Annotated[
     list[str] | None,
     typer.Option("--import", help="A module or file with methods of your own, to be known by name; repeat it."),
 ]
+ModelOrNot = Annotated[
+    Path | None, typer.Option("--model", help="Source model, as pretrain or import-checkpoint wrote it.")
+]
+MethodName = Annotated[str, typer.Option("--method", help="Name of the method; see driftgate methods.")]
+Preset = Annotated[str | None, typer.Option("--preset", help="A named set of the method's settings.")]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", help="A setting of the method as key=value; repeat it for several.")
+]

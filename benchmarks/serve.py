@@ -1,0 +1,205 @@
+"""Load on the service: throughput and latency of /v1/classify with learning off, on, and of the bare network.
+
+    python benchmarks/serve.py [--backbone cnn|lite0] [--seconds 10] [--rounds 3] [--soak MINUTES]
+
+Three services run side by side on the loopback and are asked in turn, round by round, so that a busy machine slows all
+of them alike; only ratios are worth much. `full` keeps 16 connections busy with one picture each; `paced` sends
+pictures at a third of the rate that the learning service reached, whether answers have come or not, and counts from the
+moment a picture should have left. `--soak` keeps the learning one busy and watches its memory. The client shares the
+machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from driftgate.models import SourceModel
+
+CONNECTIONS = 16
+SERVICES = {
+    "bare network": ["--method", "source-only", "--frozen"],
+    "learning off": ["--method", "gmm", "--frozen"],
+    "learning on": ["--method", "gmm"],
+}
+
+
+def pictures(size: int, count: int = 64) -> list[bytes]:
+    """Smooth random pictures as JPEG: noise alone would be no load for a decoder."""
+    random, found = np.random.default_rng(0), []
+    for _ in range(count):
+        small = Image.fromarray(random.integers(0, 256, (8, 8, 3), dtype=np.uint8))
+        buffer = BytesIO()
+        small.resize((size, size), Image.Resampling.BICUBIC).save(buffer, "JPEG")
+        found.append(buffer.getvalue())
+    return found
+
+
+class Running:
+    """One service in a process of its own."""
+
+    def __init__(self, model: Path, state: Path, options: Sequence[str]) -> None:
+        with socket.socket() as line:
+            line.bind(("127.0.0.1", 0))
+            self.port: int = line.getsockname()[1]
+        command = [sys.executable, "-m", "driftgate", "serve", "--model", str(model), "--state", str(state)]
+        log = state.with_suffix(".log").open("wb")
+        self.process = subprocess.Popen([*command, "--port", str(self.port), *options], stderr=log)
+        for _ in range(1200):
+            try:
+                if self.get("/v2/health/ready")[0] == 200:
+                    return
+            except OSError:
+                time.sleep(0.1)
+        raise SystemExit(state.with_suffix(".log").read_text())
+
+    def connect(self) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+
+    def get(self, path: str) -> tuple[int, bytes]:
+        line = self.connect()
+        line.request("GET", path)
+        answer = line.getresponse()
+        return answer.status, answer.read()
+
+    def memory(self) -> float:
+        """Resident megabytes."""
+        text = self.get("/metrics")[1].decode()
+        return next(float(row.split()[1]) for row in text.splitlines() if row.startswith("process_resident")) / 1e6
+
+
+def ask(line: http.client.HTTPConnection, picture: bytes) -> None:
+    line.request("POST", "/v1/classify", picture, {"Content-Type": "image/jpeg"})
+    answer = line.getresponse()
+    body = answer.read()
+    if answer.status != 200 or not json.loads(body)["answers"]:
+        raise SystemExit(f"a request was lost: {answer.status} {body[:200]!r}")
+
+
+def in_threads(work: Callable[[int, list[float]], None]) -> list[float]:
+    """Latencies that all threads together have measured."""
+    parts: list[list[float]] = [[] for _ in range(CONNECTIONS)]
+    threads = [threading.Thread(target=work, args=(number, part)) for number, part in enumerate(parts)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [value for part in parts for value in part]
+
+
+def full_load(service: Running, sent: list[bytes], seconds: float) -> list[float]:
+    """Every connection asks again as soon as it is answered."""
+    end = time.monotonic() + seconds
+
+    def work(number: int, found: list[float]) -> None:
+        line, count = service.connect(), number
+        while time.monotonic() < end:
+            started = time.perf_counter()
+            ask(line, sent[count % len(sent)])
+            found.append(time.perf_counter() - started)
+            count += CONNECTIONS
+
+    return in_threads(work)
+
+
+def paced_load(service: Running, sent: list[bytes], seconds: float, rate: float) -> list[float]:
+    """Pictures leave at fixed times, whatever the answers do."""
+    start = time.monotonic() + 0.1
+
+    def work(number: int, found: list[float]) -> None:
+        line = service.connect()
+        for count in range(number, int(rate * seconds), CONNECTIONS):
+            due = start + count / rate
+            time.sleep(max(due - time.monotonic(), 0.0))
+            ask(line, sent[count % len(sent)])
+            found.append(time.monotonic() - due)
+
+    return in_threads(work)
+
+
+def quantile(values: list[float], share: float) -> float:
+    return 1000 * float(np.quantile(values, share))
+
+
+def compare(services: dict[str, Running], sent: list[bytes], seconds: float, rounds: int) -> None:
+    full: dict[str, list[list[float]]] = {name: [] for name in services}
+    for service in services.values():
+        full_load(service, sent, 2.0)  # the first steps are slower
+    for _ in range(rounds):
+        for name, service in services.items():
+            full[name].append(full_load(service, sent, seconds))
+    rates = {name: statistics.median(len(part) / seconds for part in parts) for name, parts in full.items()}
+    pace = rates["learning on"] / 3
+    paced: dict[str, list[float]] = {name: [] for name in services}
+    for _ in range(rounds):
+        for name, service in services.items():
+            paced[name] += paced_load(service, sent, seconds, pace)
+    usual = quantile(paced["learning off"], 0.5)
+    print(f"{'':14s}{'full load':>30s}{f'paced at {pace:.0f}/s':>34s}")
+    print(f"{'':14s}{'rate':>8s}{'of bare':>8s}{'p50 ms':>7s}{'p99':>7s}{'p50 ms':>14s}{'of off':>8s}{'p99':>7s}")
+    for name, parts in full.items():
+        together = [value for part in parts for value in part]
+        middle = quantile(paced[name], 0.5)
+        print(
+            f"{name:14s}{rates[name]:8.1f}{rates[name] / rates['bare network']:8.2f}{quantile(together, 0.5):7.0f}"
+            f"{quantile(together, 0.99):7.0f}{middle:14.1f}{middle / usual:8.2f}{quantile(paced[name], 0.99):7.0f}"
+        )
+
+
+def soak(service: Running, sent: list[bytes], minutes: float) -> None:
+    """Memory and answers of the learning service under full load."""
+    full_load(service, sent, 30.0)
+    memory, answered = [service.memory()], 0
+    for _ in range(max(int(minutes * 2), 1)):
+        answered += len(full_load(service, sent, 30.0))
+        memory.append(service.memory())
+        print(f"{len(memory) / 2 - 0.5:5.1f} min  {answered:9,d} answers  {memory[-1]:8.1f} MB", flush=True)
+    print(f"memory grew by {100 * (max(memory) / memory[0] - 1):.1f} % at most; {answered:,} answers, none lost")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--backbone", default="cnn", choices=("cnn", "lite0"))
+    parser.add_argument("--seconds", type=float, default=10.0, help="of each measurement")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--soak", type=float, default=0.0, help="minutes of full load on the learning service instead")
+    chosen = parser.parse_args()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        model = SourceModel.build(chosen.backbone, [f"class {index}" for index in range(10)], seed=0)
+        model.save(folder / "model.safetensors")
+        sent = pictures(model.spec.image_size[0])
+        wanted = {"learning on": SERVICES["learning on"]} if chosen.soak else SERVICES
+        services = {
+            title: Running(folder / "model.safetensors", folder / title.replace(" ", "-"), options)
+            for title, options in wanted.items()
+        }
+        try:
+            if chosen.soak:
+                soak(services["learning on"], sent, chosen.soak)
+            else:
+                compare(services, sent, chosen.seconds, chosen.rounds)
+        finally:
+            for service in services.values():
+                service.process.terminate()
+                service.process.wait(timeout=60)
+
+
+if __name__ == "__main__":
+    main()

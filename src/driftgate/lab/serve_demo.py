@@ -1,0 +1,97 @@
+"""What ``driftgate serve --demo`` serves: a model of typeset digits, and a stream of handwriting that plays itself.
+
+The model knows the digits 0 to 5; the stream shows all ten, so that four of ten are unknown. Now and then something
+goes wrong with the camera, and the guard has something to do.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from driftgate.guard import GuardSettings
+from driftgate.lab.bench.demo import DATA, TARGET, train_source
+from driftgate.lab.data.datasets import open_dataset
+from driftgate.models import SourceModel
+from driftgate.rng import seeded
+from driftgate.serve.service import Service
+from driftgate.shifts import Shift
+from driftgate.types import DriftgateError
+
+SHIFT = Shift.ODA
+BATCH, SECONDS = 64, 0.5
+GUARD = GuardSettings(warmup=10, past=40, lag=5, snapshot_every=10, settle=8, slow_looks=20)
+"""Quicker to judge than the default: nobody looks at a demo for an hour."""
+
+Trouble = Callable[[Tensor, torch.Generator], Tensor]
+
+
+def _noise(images: Tensor, generator: torch.Generator) -> Tensor:
+    return torch.rand(images.shape, generator=generator)
+
+
+def _covered(images: Tensor, generator: torch.Generator) -> Tensor:
+    return images * 0.02
+
+
+def _upside_down(images: Tensor, generator: torch.Generator) -> Tensor:
+    return images.flip(-2)
+
+
+def _calm(images: Tensor, generator: torch.Generator) -> Tensor:
+    return images
+
+
+CHAPTERS: tuple[tuple[str, int, Trouble], ...] = (
+    ("handwriting", 120, _calm),
+    ("noise instead of pictures", 15, _noise),
+    ("handwriting", 120, _calm),
+    ("the camera is covered", 15, _covered),
+    ("handwriting", 120, _calm),
+    ("the camera hangs upside down", 25, _upside_down),
+)
+"""What is played, for how many batches, again and again."""
+
+
+def demo_model(path: Path) -> SourceModel:
+    """The model in ``path``, trained on typeset digits if it is not there yet: some 20 seconds."""
+    if not path.exists():
+        split = open_dataset(DATA).split(SHIFT)
+        train_source(split, 0, None, lambda *_: None).save(path)
+    return SourceModel.load(path)
+
+
+def demo_stream(batch_size: int = BATCH) -> Iterator[tuple[str, Tensor]]:
+    """Chapter and batch (N, 3, 28, 28), for ever."""
+    from driftgate.lab.data.digits import load_digits
+
+    images, _ = load_digits(TARGET)
+    generator = seeded(0)
+    while True:
+        for chapter, batches, trouble in CHAPTERS:
+            for _ in range(batches):
+                chosen = torch.randint(len(images), (batch_size,), generator=generator)
+                yield chapter, trouble(images[chosen].float() / 255.0, generator)
+
+
+def play(service: Service, seconds: float = SECONDS) -> threading.Thread:
+    """Feed the stream to a service, a batch every so many seconds, until it stops."""
+
+    def feed() -> None:
+        for chapter, batch in demo_stream():
+            service.playing = chapter
+            started = time.monotonic()
+            with suppress(DriftgateError):  # its queue is full of other people's pictures, or it stops
+                service.engine.submit(batch).result()
+            if service.stopping.wait(max(seconds - (time.monotonic() - started), 0.0)):
+                return
+
+    thread = threading.Thread(target=feed, name="demo", daemon=True)
+    thread.start()
+    return thread

@@ -1,0 +1,52 @@
+"""uvicorn around the app: one process, a bounded number of connections, and an end that lets nobody wait."""
+
+from __future__ import annotations
+
+import logging
+from types import FrameType
+
+import uvicorn
+
+from driftgate.serve.app import create_app
+from driftgate.serve.service import Service
+
+CONNECTIONS = 512
+"""More are answered with 503 at once."""
+GRACE_SECONDS = 10
+"""Given to requests under way when the service is asked to stop."""
+
+logger = logging.getLogger(__name__)
+
+
+class Server(uvicorn.Server):
+    """Tells the pages that look at the service to go, which would otherwise hold up its end."""
+
+    def __init__(self, service: Service, host: str, port: int) -> None:
+        self.service = service
+        super().__init__(
+            uvicorn.Config(
+                create_app(service),
+                host=host,
+                port=port,
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                limit_concurrency=CONNECTIONS,
+                timeout_keep_alive=30,
+                timeout_graceful_shutdown=GRACE_SECONDS,
+                h11_max_incomplete_event_size=16_384,
+            )
+        )
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """SIGTERM or SIGINT."""
+        self.service.stopping.set()
+        super().handle_exit(sig, frame)
+
+
+def run(service: Service, host: str, port: int) -> None:
+    """Serve until SIGTERM or SIGINT; the state is saved at the end, however it comes about."""
+    try:
+        Server(service, host, port).run()
+    finally:
+        service.close()

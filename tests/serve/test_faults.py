@@ -1,0 +1,117 @@
+"""What must not hurt: kills at the worst moment, a clock set back, a service started again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+from servesupport import picture, samples, small_method, small_model
+
+from driftgate.serve.engine import Engine, EngineSettings
+from driftgate.serve.state_folder import StateFolder
+
+HERE = Path(__file__).parent
+
+
+@pytest.mark.parametrize(
+    ("where", "lost"),
+    [("step", 1), ("save", 2), ("rename", 2), ("rollback", 0)],
+)
+def test_a_kill_loses_no_more_than_the_steps_since_the_last_save(tmp_path: Path, where: str, lost: int) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(HERE)])}
+    died = subprocess.run(
+        [sys.executable, HERE / "dying.py", tmp_path, where], env=environment, timeout=120, check=False
+    )
+    assert died.returncode == -signal.SIGKILL
+    folder = StateFolder(tmp_path)
+    method = folder.start(small_method())
+    with Engine(method, folder, EngineSettings(max_delay=0.0)) as engine:
+        answers = engine.submit(samples(16, seed=9)).result(timeout=30)
+    assert folder.lost == lost and folder.problems == []
+    assert [snapshot.steps for snapshot in engine.snapshots] == [0, 4]
+    # As if those steps had never been: the answers of a run that was not killed.
+    whole = small_method()
+    for seed in range(4):
+        whole.step(samples(16, seed))
+    assert [answer.novelty for answer in answers] == whole.step(samples(16, seed=9)).novelty.tolist()
+
+
+def test_a_clock_set_back_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1e9]
+
+    def backwards() -> float:
+        now[0] -= 3600.0
+        return now[0]
+
+    monkeypatch.setattr(time, "time", backwards)
+    folder = StateFolder(tmp_path)
+    with Engine(folder.start(small_method()), folder, EngineSettings(max_delay=0.05)) as engine:
+        for seed in range(3):
+            engine.submit(samples(20, seed)).result(timeout=10)
+            engine.snapshot("an hour earlier each time").result(timeout=10)
+        assert [snapshot.id for snapshot in engine.snapshots] == [0, 1, 2, 3]
+        engine.rollback(2, "test").result(timeout=10)
+        assert engine.method.steps == 2
+
+
+def free_port() -> int:
+    with socket.socket() as line:
+        line.bind(("127.0.0.1", 0))
+        port: int = line.getsockname()[1]
+        return port
+
+
+def start(model: Path, state: Path, log: Path) -> tuple[subprocess.Popen[bytes], httpx.Client]:
+    port = free_port()
+    command = [sys.executable, "-m", "driftgate", "serve", "--model", model, "--state", state, "--port", str(port)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with log.open("wb") as file:
+        service = subprocess.Popen([*command, "--save-every", "2"], env=environment, stderr=file)
+    client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30)
+    for _ in range(600):
+        try:
+            if client.get("/v2/health/ready").status_code == 200:
+                return service, client
+        except httpx.TransportError:
+            assert service.poll() is None, log.read_text()
+        time.sleep(0.1)
+    raise AssertionError(log.read_text())
+
+
+def test_the_command_goes_on_after_a_kill_and_saves_when_it_is_asked_to_stop(tmp_path: Path) -> None:
+    model, state, log = tmp_path / "model.safetensors", tmp_path / "state", tmp_path / "log"
+    small_model().save(model)
+    service, client = start(model, state, log)
+    files = [("images", (f"{seed}.png", picture(seed))) for seed in range(20)]
+    for _ in range(3):
+        assert client.post("/v1/classify", files=files).status_code == 200
+    while client.get("/v1/state").json()["steps"] < 3:
+        time.sleep(0.05)
+    service.kill()
+    service.wait()
+    service, client = start(model, state, log)
+    assert "1 steps were not saved" in log.read_text()
+    told = client.get("/v1/state").json()
+    assert told["steps"] == 2 and told["steps_lost_at_start"] == 1 and told["version"] == "2.2"
+    second = subprocess.run(
+        [sys.executable, "-m", "driftgate", "serve", "--model", model, "--state", state, "--port", str(free_port())],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert second.returncode == 2 and "another service uses" in second.stderr
+    client.post("/v1/classify", files=files)
+    service.send_signal(signal.SIGTERM)
+    assert service.wait(timeout=30) == 0
+    folder = StateFolder(state)
+    assert folder.start(small_method()).steps == 3 and folder.lost == 0
+    folder.close()
