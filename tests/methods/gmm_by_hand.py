@@ -160,7 +160,8 @@ class GMMByHand:
             elif label == UNKNOWN:
                 unknown.append(sum((1 / len(row) / share).log() / len(row) for share in shares))
         mean = self.settings["reduction"] == "mean"
-        return sum(sum(part) / (max(len(part) - 1, 1) if mean else 1) for part in (known, unknown))
+        parts = [sum(part) / (max(len(part) - 1, 1) if mean else 1) for part in (known, unknown)]
+        return parts[0] + self.settings["unknown_weight"] * parts[1]
 
     def learn(self, loss: Tensor) -> None:
         """SGD with (Nesterov) momentum: the speed is the gradient at first, then a decaying sum of all."""

@@ -56,6 +56,7 @@ FROZEN: dict[str, Any] = {
     "mean_term": "samples",
     "kl_weight": 1.0,
     "kl_temperature": 0.1,
+    "unknown_weight": 1.0,
 }
 
 CHANGED: dict[str, Any] = {
@@ -84,6 +85,7 @@ CHANGED: dict[str, Any] = {
     "self_pairs": True,
     "mean_term": "classes",
     "kl_weight": 0.3,
+    "unknown_weight": 0.3,
 }
 """Another value of each setting that the default step depends on."""
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 import driftgate
 from driftgate import UNKNOWN, UNLABELED, SourceModel
+from driftgate.losses import kl_from_uniform
 from driftgate.methods.gmm import GMM, PAPER, RELEASED
 from driftgate.models.normalization import batch_is_steadier, batch_mean_shift, last_statistics
 
@@ -47,6 +48,15 @@ def test_a_pretrained_network_keeps_its_head_and_moves_its_backbone_slowly() -> 
         assert learning == ({"backbone"} if pretrained else {"backbone", "bottleneck", "classifier"})
         rates = [group["lr"] for group in method.optimizer.param_groups]
         assert rates == [pytest.approx(1e-4 if pretrained else 1e-3), pytest.approx(1e-3)]
+
+
+def test_a_pretrained_network_is_not_taught_to_be_undecided() -> None:
+    logits, reduced = torch.randn(4, 5), torch.randn(4, 5)
+    labels = torch.full((4,), UNKNOWN)
+    for pretrained, weight, expected in ((True, None, 0.0), (False, None, 1.0), (True, 0.5, 0.5)):
+        method = make(with_spec(pretrained=pretrained), unknown_weight=weight, contrastive_weight=0.0)
+        loss = method._loss(logits, reduced, reduced, labels, reduced)
+        torch.testing.assert_close(loss, expected * kl_from_uniform(logits).mean())
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,9 @@ class GMMSettings(GradientSettings):
         self_pairs, mean_term: see ``contrastive_loss``.
         kl_weight: weight of the KL divergence loss (lambda).
         kl_form, kl_temperature: see ``kl_loss``.
+        unknown_weight: weight of the unknown samples in the KL divergence loss; None for 0 where the network is
+            pretrained, else 1. To be undecided is quickly learned and spreads to the classes: a good classifier whose
+            stream holds nothing new would be unlearned by the half that the gate takes for unknown.
         adapt_layers, backbone_lr_scale: by default what the model knows of itself decides: a pretrained backbone learns
             at a tenth of the rate under a head that stays, a network trained from scratch as a whole.
         batch_norm: ``auto`` normalises as the backbone was trained; where that is not known, by the batch if a network
@@ -133,6 +136,7 @@ class GMMSettings(GradientSettings):
     self_pairs: bool = False
     mean_term: MeanTerm = "samples"
     kl_weight: float = Field(default=1.0, ge=0.0)
+    unknown_weight: float | None = Field(default=None, ge=0.0)
     kl_form: KLForm = "cross_entropy"
     kl_temperature: float = Field(default=0.1, gt=0.0)
 
@@ -153,6 +157,7 @@ PAPER: dict[str, Any] = {
     "reduction": "sum",
     "self_pairs": True,
     "kl_form": "paper",
+    "unknown_weight": 1.0,
 }
 """The equations as written, with the learning rate of VisDA-C."""
 
@@ -399,13 +404,16 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
 
     def _loss(self, logits: Tensor, reduced: Tensor, view: Tensor, pseudo_labels: Tensor, means: Tensor) -> Tensor:
         """Eq. 8: the contrastive loss on both views and the KL divergence loss on the images themselves."""
-        chosen = self.settings
+        chosen, unknown_weight = self.settings, self.settings.unknown_weight
+        if unknown_weight is None:
+            unknown_weight = 0.0 if self.model.spec.pretrained else 1.0
         loss = chosen.kl_weight * kl_loss(
             logits,
             pseudo_labels,
             form=chosen.kl_form,
             reduction=chosen.reduction,
             temperature=chosen.kl_temperature,
+            unknown_weight=unknown_weight,
         )
         if chosen.contrastive_weight == 0:
             return loss

@@ -50,6 +50,7 @@ class GMMCOMETSettings(GMMSettings):
     init_batches: int = Field(default=50, ge=1)
     mean_term: MeanTerm = "classes"
     kl_form: KLForm = "comet"
+    unknown_weight: float | None = Field(default=1.0, ge=0.0)
     teacher_momentum: float = Field(default=0.999, ge=0.0, le=1.0)
     consistency_weight: float = Field(default=1.0, ge=0.0)
     source_consistency_weight: float = Field(default=2.0, ge=0.0)
