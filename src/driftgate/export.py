@@ -26,7 +26,7 @@ from driftgate.extras import require
 from driftgate.files import write_atomically
 from driftgate.memory.frozen import FrozenMixture
 from driftgate.models.source_model import ModelOutput, SourceModel
-from driftgate.novelty.scores import Score, ScoreInputs, entropy
+from driftgate.novelty.scores import MixtureView, Score, ScoreInputs, entropy
 from driftgate.rng import seeded
 from driftgate.types import UNKNOWN, DriftgateError, Prediction
 
@@ -71,7 +71,8 @@ class MixtureJudge(nn.Module):
 
     def forward(self, features: Tensor, logits: Tensor) -> Judgement:
         reduced = self.reducer(features)
-        inputs = ScoreInputs(features, reduced, logits, self.mixture(reduced), self.mixture.means, self.weights)
+        view = MixtureView(reduced, self.mixture(reduced), self.mixture.means, self.weights)
+        inputs = ScoreInputs(features, logits, view)
         return Judgement(logits.softmax(dim=1), self.score(inputs))
 
 

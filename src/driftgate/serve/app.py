@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path as FilePath
 from typing import Annotated, Any, TypeVar
 
@@ -23,7 +24,6 @@ from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from torch import Tensor
 
-from driftgate import __version__
 from driftgate.serve.answers import Answer
 from driftgate.serve.decode import BadPicture, Pixels, decode, from_base64
 from driftgate.serve.engine import EngineStopped, QueueFull
@@ -33,6 +33,7 @@ from driftgate.serve.schemas import PICTURES, REFUSALS, Answers, Images, Judgeme
 from driftgate.serve.service import Service
 from driftgate.types import DriftgateError
 
+VERSION = version("driftgate")
 ASSETS = FilePath(__file__).parent / "assets"
 PAGE = {"": ("page.html", "text/html"), "page.css": ("page.css", "text/css"), "page.js": ("page.js", "text/javascript")}
 
@@ -50,7 +51,7 @@ def create_app(service: Service) -> FastAPI:
 
     app = FastAPI(
         title="driftgate",
-        version=__version__,
+        version=VERSION,
         docs_url=None,  # these two load their scripts from elsewhere
         redoc_url=None,
         lifespan=lifespan,
@@ -334,7 +335,7 @@ def _add_inference_protocol(app: FastAPI, service: Service) -> None:
     @app.get("/v2", tags=["inference protocol"])
     def server() -> dict[str, Any]:
         """What this server is."""
-        return {"name": "driftgate", "version": __version__, "extensions": ["binary_tensor_data"]}
+        return {"name": "driftgate", "version": VERSION, "extensions": ["binary_tensor_data"]}
 
     @app.get("/v2/health/live", tags=["inference protocol"])
     @app.get("/v2/health/ready", tags=["inference protocol"])
