@@ -13,7 +13,13 @@ BIN_TIMM := $(VENV_TIMM)/bin
 LOCK_TIMM := constraints-timm.txt
 STAMP_TIMM := $(VENV_TIMM)/.installed-$(shell sha256sum $(LOCK_TIMM) | cut -c1-16)
 
-.PHONY: demo serve-demo test test-timm lint types bench mutants soak fuzz clean setup
+# The third: the site, the tutorials and the release.
+VENV_DOCS ?= .venv-docs
+BIN_DOCS := $(VENV_DOCS)/bin
+LOCK_DOCS := constraints-docs.txt
+STAMP_DOCS := $(VENV_DOCS)/.installed-$(shell cat $(LOCK) $(LOCK_DOCS) pyproject.toml | sha256sum | cut -c1-16)
+
+.PHONY: demo serve-demo test test-timm lint types bench mutants soak fuzz docs docs-test pictures dist clean setup
 
 setup: $(STAMP)
 	@$(BIN)/python -c "import driftgate, pathlib, sys; sys.exit(pathlib.Path(driftgate.__file__).parents[2] != pathlib.Path.cwd())" 2>/dev/null \
@@ -69,5 +75,26 @@ fuzz: setup
 	$(BIN)/python benchmarks/fuzz.py --inputs $(INPUTS) --start $(START)
 	$(BIN)/python benchmarks/many.py
 
+$(STAMP_DOCS):
+	$(PYTHON) -m venv --clear $(VENV_DOCS)
+	$(BIN_DOCS)/python -m pip install -q -c $(LOCK) -c $(LOCK_DOCS) -e ".[lab,docs,release]"
+	touch $@
+
+docs: $(STAMP_DOCS)
+	NO_MKDOCS_2_WARNING=1 $(BIN_DOCS)/mkdocs build --quiet --strict
+	@echo "The site is in site/: open site/index.html."
+
+docs-test: docs
+	$(BIN_DOCS)/python docs/tools/notebooks.py
+
+pictures: $(STAMP_DOCS)
+	$(BIN_DOCS)/python docs/tools/pictures.py
+
+dist: $(STAMP_DOCS)
+	rm -rf dist build
+	$(BIN_DOCS)/python -m build --no-isolation --outdir dist . > /dev/null
+	$(BIN_DOCS)/twine check --strict dist/*
+	bash .ci/try-wheel dist $(PYTHON)
+
 clean:
-	rm -rf .venv* runs
+	rm -rf .venv* runs site dist build

@@ -33,7 +33,7 @@ LAYERS: list[set[str]] = [
     {"serve"},
     {"lab"},
     {"lab.data"},
-    {"lab.pretrain"},
+    {"lab.pretrain", "lab.model_card"},
     {"lab.bench"},
     {"lab.serve_demo"},
     {"lab.cli"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import torch
 from torch import nn
 
 import driftgate
+from driftgate.methods import base
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -50,9 +52,39 @@ def test_the_snippets_about_a_model_of_ones_own_run() -> None:
     compile(torchvision, "own-model.md", "exec")  # needs torchvision to run: see tests/test_timm.py
 
 
+def test_the_snippets_of_the_first_page_and_of_a_method_of_ones_own_run() -> None:
+    pages = [(ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("index.md", "own-method.md")]
+    first, definition, use = (code for page in pages for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL))
+    given: dict[str, Any] = {}
+    exec(first, given)
+    assert given["method"].steps == 10
+    try:
+        exec(definition, given)
+        exec(use, given)
+    finally:
+        base._REGISTRY.pop("margin", None)  # the contract tests take whatever is registered
+    assert given["method"].name == "margin" and len(given["out"]) == 64
+
+
+def test_the_tutorials_have_been_run() -> None:
+    notebooks = sorted((ROOT / "docs" / "tutorials").glob("*.ipynb"))
+    assert len(notebooks) == 4
+    for notebook in notebooks:
+        cells = [cell for cell in json.loads(notebook.read_text("utf-8"))["cells"] if cell["cell_type"] == "code"]
+        assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1)), notebook.name
+        assert not any(output["output_type"] == "error" for cell in cells for output in cell["outputs"])
+
+
+def test_there_is_one_version() -> None:
+    assert f"\nversion: {driftgate.__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    first = re.search(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert first is not None and first[1] in {driftgate.__version__, "Unreleased"}
+    assert 'dynamic = ["version"]' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+
+
 def test_the_links_lead_somewhere() -> None:
     for document in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]:
-        for target in re.findall(r"\]\(([^)#]+)[^)]*\)", document.read_text(encoding="utf-8")):
+        for target in re.findall(r"\]\((?!https://)([^)#]+)[^)]*\)", document.read_text(encoding="utf-8")):
             assert (document.parent / target).exists(), f"{document.name} links to {target}"
 
 

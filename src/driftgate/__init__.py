@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from driftgate.stream import run_stream, stream_steps
     from driftgate.types import UNKNOWN, UNLABELED, DivergedError, DriftgateError, Prediction
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "UNKNOWN",

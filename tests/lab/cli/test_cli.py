@@ -185,7 +185,9 @@ def test_pretrain_reports_and_writes_a_model(trained: tuple[Path, dict[str, Any]
     assert model.spec.input_size == (28, 28)
     assert document["shift"] == "OPDA" and document["settings"]["epochs"] == 2
     assert 0.0 <= document["held_out_accuracy"] <= 1.0
-    assert [path.name for path in out.parent.iterdir()] == [out.name]
+    card = out.with_name(f"{out.name}.md")
+    assert {path.name for path in out.parent.iterdir()} == {out.name, card.name}
+    assert f"| accuracy, held out | {100 * document['held_out_accuracy']:.1f} % |" in card.read_text(encoding="utf-8")
 
 
 def test_a_dry_run_estimates_and_writes_nothing(tree: Path, tmp_path: Path) -> None:

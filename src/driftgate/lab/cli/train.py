@@ -71,6 +71,7 @@ def pretrain(
         split_names,
         writable_file,
     )
+    from driftgate.lab.model_card import write_card
     from driftgate.lab.pretrain import PretrainSettings, estimate
     from driftgate.lab.pretrain import pretrain as train
     from driftgate.models import SourceModel
@@ -128,6 +129,7 @@ def pretrain(
                 checkpoint_every=checkpoint_every,
             )
         model.save(out)
+    card = write_card(model, out, _facts(described, result.as_dict()), described["settings"])
     if as_json:
         print_json({**described, "out": str(out), **result.as_dict()})
         return
@@ -139,7 +141,19 @@ def pretrain(
     )
     if result.skipped:
         note(f"{len(result.skipped)} images could not be read, the first is {result.skipped[0]}.")
-    output.print(f"Written to {out}.", markup=False, soft_wrap=True)
+    output.print(f"Written to {out}, its card to {card}.", markup=False, soft_wrap=True)
+
+
+def _facts(described: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
+    """What the card says about data and accuracy."""
+    held_out = result["held_out_accuracy"]
+    return {
+        "trained on": f"{described['data']}: {', '.join(described['source'])}, {result['samples']:,} images",
+        "class split": f"{described['shift']} {described['split']} ({described['class_order']})",
+        "accuracy, last epoch": f"{percent(result['accuracy'])} %",
+        "accuracy, held out": "not measured" if held_out is None else f"{percent(held_out)} %",
+        "training time": duration(result["seconds"]),
+    }
 
 
 @app.command(
@@ -167,6 +181,7 @@ def import_checkpoint(
     adapt will refuse data sets that call them otherwise.
     """
     from driftgate.lab.cli.experiment import open_split, source_class_names, writable_file
+    from driftgate.lab.model_card import write_card
     from driftgate.models.import_checkpoint import import_checkpoint as read
     from driftgate.types import DriftgateError
 
@@ -178,6 +193,7 @@ def import_checkpoint(
         names = source_class_names(*open_split(data, root, shift, split, class_order))
     model = read(checkpoint, names)
     model.save(out)
+    write_card(model, out, {"imported from": checkpoint.name, "class names from": data or "the command line"}, {})
     if as_json:
         print_json({"out": str(out), "model": model.spec.model_dump(mode="json")})
     else:
