@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from driftgate.checkpoint import write_text
+from driftgate.files import write_text
 from driftgate.models.source_model import SourceModel
 
 MANY = 40
