@@ -28,7 +28,9 @@ OUTSIDE = "repository"
 """Folder of the site for files that lie outside docs/."""
 
 ALWAYS = ("CONTRIBUTING.md", "CHANGELOG.md")
-LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#|data:)([^)#\s]+)((?:#[^)\s]*)?)(?=\))")
+LINK = re.compile(r"\[([^\]]*)\]\((?![a-z]+:|#)([^)#\s]+)((?:#[^)\s]*)?)\)")
+"""A link that is none to another site: text, target, place in it."""
+
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".toml": "toml", ".cff": "yaml"}
 FETCHED = re.compile(r'<(?:script|img|iframe|source)[^>]+src="?(https?:[^"\s>]+)|<link[^>]+href="?(https?:[^"\s>]+)')
 PICTURES = {"image/svg+xml": "svg", "image/png": "png"}
@@ -78,7 +80,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     origin = repository_path(page.file.src_uri)
     if origin is None:
         return markdown
-    return LINK.sub(lambda found: site_link(origin, page.file.src_uri, found[1]) + found[2], markdown)
+    return LINK.sub(lambda found: site_link(origin, page.file.src_uri, found), markdown)
 
 
 @cache
@@ -87,7 +89,7 @@ def sources() -> list[Path]:
     pages = [path for path in DOCS.rglob("*") if path.suffix in {".md", ".ipynb"} and "tools" not in path.parts]
     found = {ROOT / name: None for name in ALWAYS}
     for path in pages:
-        for target, _ in LINK.findall(path.read_text(encoding="utf-8")):
+        for _, target, _ in LINK.findall(path.read_text(encoding="utf-8")):
             linked = (path.parent / target).resolve()
             if linked.is_file() and ROOT in linked.parents and DOCS not in linked.parents:
                 found[linked] = None
@@ -108,14 +110,16 @@ def repository_path(page: str) -> Path | None:
     return next((path for path in sources() if site_path(path) == page), None)
 
 
-def site_link(origin: Path, page: str, target: str) -> str:
-    """A link in ``origin`` as it must be on ``page``; what is no page of the site stays as it is."""
+def site_link(origin: Path, page: str, link: re.Match[str]) -> str:
+    """A link in ``origin`` as it must be on ``page``: to a page, to a file of docs/, or the words alone."""
+    text, target, place = link.groups()
     linked = (origin.parent / target).resolve()
     if linked == DOCS / "methods":
         linked = linked / "README.md"
     if linked in sources():
-        return posixpath.relpath(site_path(linked), posixpath.dirname(page) or ".")
-    return target
+        return f"[{text}]({posixpath.relpath(site_path(linked), posixpath.dirname(page) or '.')}{place})"
+    outside = linked.exists() and (linked.is_dir() or DOCS not in linked.parents)
+    return text if outside else link[0]
 
 
 def outside_page(path: Path) -> str:
