@@ -127,7 +127,7 @@ def what_the_classifier_says(run: Run, step: Step) -> Figure:
     axes.set_xlabel("the 64 samples of the batch")
     bar = figure.colorbar(drawn, ax=axes, pad=0.01)
     bar.set_label("probability $f_c(x_i)$")
-    bar.outline.set_visible(False)
+    bar.outline.set_visible(False)  # type: ignore[operator]
     return figure
 
 
@@ -163,16 +163,28 @@ def view(axes: Axes, run: Run, steps: list[Step]) -> None:
     mixture = steps[-1].after
     plane = Plane.of(mixture, run.shared)
     means, spreads = plane.points(mixture.means), plane.spreads(mixture)
-    points = plane.points(torch.cat([step.reduced for step in steps]))
+    points = plane.points(torch.cat([step.reduced for step in steps])).clip(-CONTENT, CONTENT)
     colours = [colour(int(label)) for step in steps for label in step.truth]
-    axes.scatter(*points.T.clip(-CONTENT, CONTENT), c=colours, s=14, linewidths=0.4, edgecolors="white", zorder=3)
+    axes.scatter(points[:, 0], points[:, 1], c=colours, s=14, linewidths=0.4, edgecolors="white", zorder=3)
     for label, name in enumerate(run.class_names):
         shade = colour(label) if label in run.shared else ABSENT
         ellipse(axes, means[label], spreads[label], HALF, shade, dotted=label not in run.shared)
         if label in run.shared:
-            badge = {"boxstyle": "circle,pad=0.18", "facecolor": shade, "edgecolor": "white", "linewidth": 0.8}
-            axes.text(*means[label], name, ha="center", va="center", fontsize=9, weight="bold", color="white",
-                      zorder=5, bbox=badge)  # fmt: skip
+            badge: dict[str, Any] = {
+                "boxstyle": "circle,pad=0.18",
+                "facecolor": shade,
+                "edgecolor": "white",
+                "linewidth": 0.8,
+            }
+            look: dict[str, Any] = {
+                "ha": "center",
+                "va": "center",
+                "fontsize": 9,
+                "weight": "bold",
+                "color": "white",
+                "zorder": 5,
+            }
+            axes.text(means[label, 0], means[label, 1], name, bbox=badge, **look)
     axes.set(xlim=(-CONTENT, CONTENT), ylim=(-CONTENT, CONTENT), xticks=[], yticks=[], aspect="equal")
     axes.grid(visible=False)
     axes.spines[["top", "right"]].set_visible(True)
@@ -285,13 +297,13 @@ def what_the_losses_do(run: Run) -> Figure:
         axes.set_title(f"Batch {number}")
     bar = figure.colorbar(drawn, ax=matrices, location="bottom", shrink=0.5, aspect=30, pad=0.02)
     bar.set_label("cosine of two samples in the reduced space")
-    bar.outline.set_visible(False)
+    bar.outline.set_visible(False)  # type: ignore[operator]
     numbers = np.arange(1, len(run.steps) + 1)
     for text, known, shade in (("learn a class", True, KNOWN_COLOR), ("learn unknown", False, UNKNOWN_COLOR)):
         values = smooth([doubt(step, known=known) for step in run.steps])
         decided.plot(numbers, values, color=shade, linewidth=2.0)
-        decided.text(numbers[-1], values[-1] + 0.07, text, ha="right", color=shade, weight="bold")
-    decided.set(ylim=(0, 1.05), xlabel="batch", title="Entropy of the classifier")
+        decided.text(numbers[-1], values[-1] + 0.1, text, ha="right", color=shade, weight="bold")
+    decided.set(ylim=(0, 1.1), xlabel="batch", title="Entropy of the classifier")
     return figure
 
 
@@ -311,7 +323,7 @@ def similarities(axes: Axes, step: Step) -> Any:
         axes.add_patch(frame)
         if size >= 3:
             text = "unknown" if label == UNKNOWN else str(label)
-            look = {"color": colour(label), "weight": "bold", "rotation": 90 if label == UNKNOWN else 0}
+            look: dict[str, Any] = {"color": colour(label), "weight": "bold", "rotation": 90 if label == UNKNOWN else 0}
             axes.text(-1.5, (low + high) / 2, text, ha="right", va="center", fontsize=8, **look)
     axes.set(xticks=[], yticks=[])
     axes.grid(visible=False)
