@@ -10,6 +10,7 @@ from typing import Generic
 from torch import Tensor
 from typing_extensions import TypeVar
 
+from driftgate.export import BY_RUNNING
 from driftgate.methods.gradient import GradientMethod
 from driftgate.models.passes import Passes
 from driftgate.models.source_model import ModelOutput
@@ -39,6 +40,9 @@ class OneStep(GradientMethod, Generic[P]):
 
     def remember(self, prediction: P) -> None:
         """Keep what survives the batch; the last thing a step does."""
+
+    def _approximation(self) -> str:
+        return BY_RUNNING if self.settings.batch_norm == "batch" else ""
 
     def _predict(self, images: Tensor) -> Prediction:
         return self.assess(self._forward(self._passes(), images))

@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 from pydantic import Field
 from torch import Tensor
 
-from driftgate.export import BY_RUNNING
 from driftgate.losses import mean_entropy
 from driftgate.methods.gradient import GradientSettings
 from driftgate.methods.look import Look
@@ -45,9 +44,6 @@ class Tent(
     universal: ClassVar[bool] = False
     presets: ClassVar[dict[str, dict[str, Any]]] = {"imagenet": {"lr": 0.00025}}
     settings: TentSettings
-
-    def _approximation(self) -> str:
-        return BY_RUNNING if self.settings.batch_norm == "batch" else ""
 
     def assess(self, output: ModelOutput) -> Prediction:
         return entropy_prediction(output.logits, self.settings.threshold)
