@@ -61,7 +61,8 @@ def step(method: GMM, features: torch.Tensor, logits: torch.Tensor) -> None:
     reduced = method.reducer(output.features)
     mixture, gate = method.mixture.clone(), method.gate.clone()
     prediction = method._assess(output, reduced, mixture, gate)[0]
-    loss = method._loss(output.logits, reduced, reduced.detach(), prediction.pseudo_labels, mixture.means)
+    terms = method._losses(output.logits, reduced, reduced.detach(), prediction.pseudo_labels, mixture.means)
+    loss = torch.stack(list(terms.values())).sum()
     torch.autograd.backward(loss)
     method.mixture, method.gate = mixture, gate
 

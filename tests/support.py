@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,7 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from driftgate import Method, SourceModel, available
+from driftgate.methods.one_step import OneStep
+from driftgate.models.source_model import ModelOutput
 from driftgate.models.statistics import SourceStatistics
+from driftgate.novelty.rejection import entropy_prediction
 
 NUM_CLASSES = 5
 SIZE = 8
@@ -69,6 +73,14 @@ def residual_model() -> SourceModel:
 
 def images_of(count: int, seed: int) -> Tensor:
     return torch.rand(count, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(seed))
+
+
+def loss_of(method: OneStep, output: ModelOutput, pseudo_labels: Tensor) -> Tensor:
+    """What a method of the one-step template would minimise on these outputs and pseudo-labels (N,)."""
+    prediction = replace(entropy_prediction(output.logits, 0.5), pseudo_labels=pseudo_labels)
+    terms = method.loss(output, prediction)
+    assert isinstance(terms, dict) and terms
+    return torch.stack(list(terms.values())).sum()
 
 
 def state_of(method: Method) -> dict[str, Tensor]:

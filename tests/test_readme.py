@@ -95,13 +95,18 @@ def test_the_make_targets_named_exist() -> None:
             assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
 
 
-def test_the_examples_run() -> None:
+def test_the_examples_run(tmp_path: Path) -> None:
     for example in sorted((ROOT / "examples").glob("*.py")):
         finished = subprocess.run(
-            [sys.executable, str(example)], capture_output=True, text=True, timeout=200, check=False
+            [sys.executable, str(example)], capture_output=True, text=True, timeout=200, check=False, cwd=tmp_path
         )
         assert finished.returncode == 0, finished.stderr
         assert len(example.read_text(encoding="utf-8").splitlines()) <= 60
         if example.name == "rows.py":
             scores = re.findall(r"source-only (0\.\d+), bn-stats 0\.\d+, gmm (0\.\d+)", finished.stdout)
             assert len(scores) == 3 and all(float(gmm) > float(source) + 0.2 for source, gmm in scores)
+        if example.name == "margin_entropy.py":
+            assert re.search(r"^margin-entropy +\d+\.\d +1$", finished.stdout, flags=re.MULTILINE), finished.stdout
+        if example.name == "own_loop_tensorboard.py":
+            assert re.search(r"after 60 steps: kl \d\.\d+, contrastive \d\.\d+", finished.stdout), finished.stdout
+            assert any((tmp_path / "runs" / "tensorboard").iterdir())

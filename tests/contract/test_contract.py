@@ -290,3 +290,13 @@ def test_whoever_waited_for_a_refused_batch_is_not_told_of_the_next(name: str) -
         method.step(torch.full((4, 3, 8, 8), math.nan), on_prediction=told.append)
     method.step(images_of(20, seed=5))
     assert told == []
+
+
+def test_a_step_tells_what_it_minimised(name: str) -> None:
+    method = make(name, sure_model(), seed=1)
+    told = [method.step(images_of(20, seed)).losses for seed in range(3)]
+    learns = isinstance(method, GradientMethod)
+    assert any(told) == learns, "a method that learns by gradient names its losses, and no other"
+    for losses in told:
+        assert all(value.ndim == 0 and not value.requires_grad and value.isfinite() for value in losses.values())
+    assert method.predict(images_of(20, 9)).losses == {}

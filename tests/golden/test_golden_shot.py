@@ -11,7 +11,7 @@ import math
 import pytest
 import torch
 from golden_data import case, case_names, distance, moved_apart
-from support import calls_of, small_model
+from support import calls_of, loss_of, small_model
 from torch import Tensor
 
 import driftgate
@@ -70,7 +70,7 @@ def test_loss_and_gradient(method: str, name: str) -> None:
     golden = case(method, name)
     logits = golden.inputs["logits"].clone().requires_grad_()
     output = ModelOutput(golden.inputs["features"], logits)
-    loss = make(method, small_model())._loss(output, golden.outputs["pseudo_labels"])
+    loss = loss_of(make(method, small_model()), output, golden.outputs["pseudo_labels"])
     assert abs(loss.item() - golden.outputs["loss"].item()) < logits.shape[1] * EPSILON + 1e-6
     assert distance(torch.autograd.grad(loss, logits)[0], golden.outputs["gradient"]) < 1e-4
 

@@ -117,7 +117,8 @@ def test_loss_follows_the_reference() -> None:
         pseudo = -sum(target * math.log(v + 1e-5) for target, v in zip(q, p, strict=True))
         agreement = -sum(float(n) * math.log(v + 1e-5) for n, v in zip(neighbors[i], p, strict=True))
         total += float(weights[i]) * (1.3 * pseudo - 0.4 * math.log(side + 1e-5)) + 0.7 * agreement
-    assert float(method._loss(ModelOutput(features, logits), lesson)) == pytest.approx(total / 6, rel=1e-4)
+    found = sum(method.terms(ModelOutput(features, logits), lesson).values())
+    assert float(found) == pytest.approx(total / 6, rel=1e-4)
 
 
 def test_subspace_loss_turns_features_towards_their_side() -> None:
@@ -127,7 +128,7 @@ def test_subspace_loss_turns_features_towards_their_side() -> None:
     labels = torch.tensor([0, 1, 2, 3, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN])
     lesson = lesson_of(labels, torch.ones(8), torch.zeros(8, NUM_CLASSES))
     features.requires_grad_()
-    method._loss(ModelOutput(features, torch.zeros(8, NUM_CLASSES)), lesson).backward()
+    sum(method.terms(ModelOutput(features, torch.zeros(8, NUM_CLASSES)), lesson).values()).backward()
     assert features.grad is not None
     before = method._subspaces().lengths(features.detach())[:, 1]
     after = method._subspaces().lengths(features.detach() - 0.5 * features.grad)[:, 1]

@@ -22,7 +22,7 @@ def make(name: str, **settings: object) -> SoftTargetMethod:
 
 def lesson_of(method: SoftTargetMethod, images: Tensor, monkeypatch: pytest.MonkeyPatch) -> SoftTargets:
     """What a step learned from."""
-    calls = calls_of(method, "_loss", monkeypatch)
+    calls = calls_of(method, "terms", monkeypatch)
     method.step(images)
     ((_, lesson), _), *others = calls
     assert isinstance(lesson, SoftTargets) and not others

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
-from support import NUM_CLASSES, images_of, small_model
+from support import NUM_CLASSES, images_of, loss_of, small_model
 from synthetic import score, source_model, target_batches
 from torch import Tensor
 from torch.nn import functional as F
@@ -164,8 +165,8 @@ def test_shot_o_may_predict_by_a_fixed_threshold_and_still_learns_from_the_split
 def test_without_known_samples_nothing_is_learned() -> None:
     """Cannot come from the 2-means split, which always leaves a lower part; the loss must bear it all the same."""
     method = make("shot-o")
-    loss = method._loss(method.model(images_of(4, 0)), torch.full((4,), UNKNOWN))
-    assert loss.item() == 0.0 and not loss.requires_grad
+    prediction = replace(method.predict(images_of(4, 0)), pseudo_labels=torch.full((4,), UNKNOWN))
+    assert method.loss(method.model(images_of(4, 0)), prediction) == {}
 
 
 def run(name: str, *, angle: float, unknown: float, **settings: object) -> tuple[float, float, float]:
@@ -219,5 +220,5 @@ def test_presets(name: str) -> None:
 def test_cross_entropy_is_on_known_samples_only() -> None:
     method = make("shot-o", entropy_weight=0.0, pseudo_label_weight=1.0)
     output = method.model(images_of(4, 0))
-    loss = method._loss(output, torch.tensor([1, UNKNOWN, 3, UNKNOWN]))
+    loss = loss_of(method, output, torch.tensor([1, UNKNOWN, 3, UNKNOWN]))
     assert torch.allclose(loss, F.cross_entropy(output.logits[[0, 2]], torch.tensor([1, 3])))

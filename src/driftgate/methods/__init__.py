@@ -16,14 +16,18 @@ from driftgate.methods import (
     tent,
 )
 from driftgate.methods.base import Method, MethodSettings
+from driftgate.methods.gradient import GradientSettings
 from driftgate.methods.look import Look
+from driftgate.methods.one_step import OneStep
 from driftgate.methods.persistence import load_method
 from driftgate.methods.registry import available, create, get_method, homes, look_of, register, resolve_settings
 
 __all__ = [
+    "GradientSettings",
     "Look",
     "Method",
     "MethodSettings",
+    "OneStep",
     "adacontrast",
     "available",
     "bn_stats",

@@ -122,7 +122,7 @@ class AdaContrast(
     def _predict(self, images: Tensor) -> Prediction:
         if self.settings.predict_after_update:
             with self._rehearsal(), torch.enable_grad():
-                return self._step(images)
+                return replace(self._step(images), losses={})
         return self._assess(images)
 
     def _step(self, images: Tensor) -> Prediction:
@@ -138,7 +138,7 @@ class AdaContrast(
         neighbor = self.teacher.follow(images, statistics, by_batch=by_batch)
         self._check_finite(keys, *neighbor)
 
-        self._learn(passes, self._loss(query, keys, labels))
+        losses = self._learn(passes, self._losses(query, keys, labels))
         if self.settings.predict_after_update:
             with torch.no_grad():
                 output = self._forward(self._passes(follow=False), images)
@@ -148,7 +148,7 @@ class AdaContrast(
         self.keys.push(features=keys, labels=labels)
         self.teacher.keep_statistics(statistics)
         self.teacher.update()
-        return prediction
+        return replace(prediction, losses=losses)
 
     def _assess(self, images: Tensor) -> Prediction:
         """The prediction before the step, by the statistics of the batch, and the labels the step learns from."""
@@ -163,7 +163,7 @@ class AdaContrast(
     def _prediction(self, logits: Tensor, pseudo_labels: Tensor) -> Prediction:
         return replace(entropy_prediction(logits.detach(), self.settings.threshold), pseudo_labels=pseudo_labels)
 
-    def _loss(self, query: ModelOutput, keys: Tensor, labels: Tensor) -> Tensor:
+    def _losses(self, query: ModelOutput, keys: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """Cross-entropy, InfoNCE and minus the entropy of the mean prediction, all on the strong view."""
         chosen = self.settings
         instance = class_aware_info_nce(
@@ -174,8 +174,8 @@ class AdaContrast(
             self.keys["labels"],
             temperature=chosen.temperature,
         )
-        return (
-            chosen.class_weight * F.cross_entropy(query.logits, labels)
-            + chosen.instance_weight * instance
-            + chosen.diversity_weight * negative_marginal_entropy(query.logits)
-        )
+        return {
+            "class": chosen.class_weight * F.cross_entropy(query.logits, labels),
+            "instance": chosen.instance_weight * instance,
+            "diversity": chosen.diversity_weight * negative_marginal_entropy(query.logits),
+        }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -27,9 +28,13 @@ KNOWN: dict[str, type[Method]] = {}
 
 
 def add_method(method: type[Method]) -> None:
-    """Make a class known by its ``name``; refuse one that is taken, unless the same class is made anew."""
+    """Make a class known by its ``name``; refuse one that is taken, unless the same class is made anew.
+
+    The same is one of the same name in the same file, whatever its module is called: that of a script has two names,
+    and the cell of a notebook is run again.
+    """
     known = KNOWN.get(method.name)
-    if known is not None and (known.__module__, known.__qualname__) != (method.__module__, method.__qualname__):
+    if known is not None and _birthplace(known) != _birthplace(method):
         raise DriftgateError(
             f"Expected a name of its own for {method.__module__}.{method.__qualname__} but {method.name!r} is "
             f"{known.__module__}.{known.__qualname__}; take another name."
@@ -37,8 +42,17 @@ def add_method(method: type[Method]) -> None:
     KNOWN[method.name] = method
 
 
+def _birthplace(method: type[Method]) -> tuple[str, str]:
+    file = getattr(sys.modules.get(method.__module__), "__file__", None)
+    return method.__module__ if file is None else str(Path(file).resolve()), method.__qualname__
+
+
 class MethodSettings(BaseModel):
-    """Settings of a method; unknown ones are refused, and nothing changes them after creation."""
+    """Settings of a method; unknown ones are refused, and nothing changes them after creation.
+
+    Attributes:
+        seed: decides all that the method draws at random.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import ClassVar, Generic, Literal, TypeVar
+from typing import Literal
 
 import torch
 from pydantic import Field, PositiveFloat
@@ -21,7 +21,8 @@ from driftgate.losses.soft_targets import class_or_uniform, soft_cross_entropy
 from driftgate.memory.blocks import one_thread
 from driftgate.memory.neighbors import mean_over, nearest_but_first, nearest_others
 from driftgate.methods.base import MethodSettings
-from driftgate.methods.gradient import GradientMethod, GradientSettings
+from driftgate.methods.gradient import GradientSettings
+from driftgate.methods.one_step import OneStep, P
 from driftgate.methods.target_classes import EstimateWhen, TargetClasses, follow_target_classes
 from driftgate.models.source_model import ModelOutput, SourceModel
 from driftgate.novelty.rejection import entropy_prediction
@@ -35,52 +36,29 @@ class BatchwiseSettings(GradientSettings):
     adapt_layers: str = "features"
 
 
-Lesson = TypeVar("Lesson")
+class BatchwiseMethod(OneStep[P], settings=BatchwiseSettings):
+    """Assess the batch by a pass in eval mode, then learn from that by a second pass, normalised by the batch."""
 
-
-class BatchwiseMethod(GradientMethod, Generic[Lesson]):
-    """Label the batch in eval mode, predict, then learn from these labels.
-
-    A subclass fills in ``_study`` and ``_loss``, ``_complete`` if the lesson needs the pass with gradient, and
-    ``_remember`` if anything survives the batch. ``Lesson`` is what the first hands to the others.
-    """
-
-    Settings: ClassVar[type[MethodSettings]] = BatchwiseSettings
     settings: BatchwiseSettings
 
-    @abstractmethod
-    def _study(self, output: ModelOutput) -> tuple[Prediction, Lesson]:
-        """Prediction and lesson of a batch from its eval-mode outputs, without gradient; must not change anything."""
-
-    @abstractmethod
-    def _loss(self, output: ModelOutput, lesson: Lesson) -> Tensor:
-        """What the step minimises, from the outputs with gradient; a constant where there is nothing to learn."""
-
-    def _complete(self, lesson: Lesson, output: ModelOutput) -> Lesson:
-        """The lesson with what only the outputs with gradient can tell; by default it needs nothing of them."""
-        return lesson
-
-    def _remember(self, lesson: Lesson) -> None:
-        """Keep what survives the batch; the last thing a step does."""
+    def _approximation(self) -> str:
+        return ""  # it answers by the running statistics
 
     def _predict(self, images: Tensor) -> Prediction:
-        return self._predict_and_study(images)[0]
+        return self._assess_in_eval_mode(images)
 
     def _step(self, images: Tensor) -> Prediction:
         with torch.no_grad():
-            prediction, lesson = self._predict_and_study(images)
+            prediction = self._assess_in_eval_mode(images)
         self._tell(prediction)
         passes = self._passes()
-        output = self._forward(passes, images)
-        self._learn(passes, self._loss(output, self._complete(lesson, output)))
-        self._remember(lesson)
-        return prediction
+        return self._learn_from(prediction, passes, self._forward(passes, images))
 
-    def _predict_and_study(self, images: Tensor) -> tuple[Prediction, Lesson]:
+    def _assess_in_eval_mode(self, images: Tensor) -> P:
         output = self._forward(self._passes(follow=False), images)
         # Many small operations: on a busy machine a second thread is waited for longer than it helps.
         with one_thread():
-            return self._study(output)
+            return self.assess(output)
 
 
 NeighborRule = Literal["others", "released"]
@@ -135,14 +113,20 @@ class SoftTargets:
     target_classes: TargetClasses
 
 
-class SoftTargetMethod(BatchwiseMethod[SoftTargets]):
+@dataclass(frozen=True)
+class SoftPrediction(Prediction):
+    """A prediction, and the ``lesson`` that the step learns from."""
+
+    lesson: SoftTargets | None = None
+
+
+class SoftTargetMethod(BatchwiseMethod[SoftPrediction], settings=SoftTargetSettings):
     """GLC's frame: entropy rejection, an estimate of the number of target classes, one-hot or uniform pseudo-labels and
     agreement with the neighbours. A subclass says how a batch is pseudo-labelled, and may add to the loss.
 
     State: the estimate, two scalars.
     """
 
-    Settings: ClassVar[type[MethodSettings]] = SoftTargetSettings
     settings: SoftTargetSettings
 
     def __init__(self, model: SourceModel, settings: MethodSettings) -> None:
@@ -156,7 +140,7 @@ class SoftTargetMethod(BatchwiseMethod[SoftTargets]):
     ) -> tuple[Tensor, Tensor | None]:
         """Unit features (N, D), probabilities (N, C) -> labels (N,), class or ``UNKNOWN``, and weights (N,) or None."""
 
-    def _study(self, output: ModelOutput) -> tuple[Prediction, SoftTargets]:
+    def assess(self, output: ModelOutput) -> SoftPrediction:
         chosen = self.settings
         features, probabilities = F.normalize(output.features, dim=1), output.logits.softmax(dim=1)
         target_classes = follow_target_classes(
@@ -167,23 +151,33 @@ class SoftTargetMethod(BatchwiseMethod[SoftTargets]):
         lesson = SoftTargets(
             labels, weights, features, probabilities, near, mean_over(probabilities, near), target_classes
         )
-        return replace(entropy_prediction(output.logits, chosen.threshold), pseudo_labels=labels), lesson
+        said = entropy_prediction(output.logits, chosen.threshold)
+        return SoftPrediction(said.labels, said.scores, said.novelty, labels, said.thresholds, lesson=lesson)
+
+    def loss(self, output: ModelOutput, prediction: SoftPrediction) -> dict[str, Tensor]:
+        assert prediction.lesson is not None  # ``assess`` made it
+        return self.terms(output, self._complete(prediction.lesson, output))
 
     def _complete(self, lesson: SoftTargets, output: ModelOutput) -> SoftTargets:
+        """The lesson with what only the outputs with gradient can tell."""
         if self.settings.neighbor_rule == "others":
             return lesson
         near = nearest_but_first(output.features, lesson.features, self.settings.neighbors)
         return replace(lesson, neighbors=near, neighbor_targets=mean_over(lesson.probabilities, near))
 
-    def _loss(self, output: ModelOutput, lesson: SoftTargets) -> Tensor:
-        """lambda_psd mean w CE(q, p) + lambda_knn mean CE(q_neighbours, p)."""
+    def terms(self, output: ModelOutput, lesson: SoftTargets) -> dict[str, Tensor]:
+        """lambda_psd mean w CE(q, p) and lambda_knn mean CE(q_neighbours, p)."""
         targets = class_or_uniform(lesson.labels, self.model.num_classes)
         pseudo = soft_cross_entropy(output.logits, targets, lesson.weights)
         agreement = soft_cross_entropy(output.logits, lesson.neighbor_targets)
-        return self.settings.pseudo_label_weight * pseudo + self.settings.neighbor_weight * agreement
+        return {
+            "pseudo_label": self.settings.pseudo_label_weight * pseudo,
+            "neighbors": self.settings.neighbor_weight * agreement,
+        }
 
-    def _remember(self, lesson: SoftTargets) -> None:
-        self.target_classes = lesson.target_classes
+    def remember(self, prediction: SoftPrediction) -> None:
+        assert prediction.lesson is not None
+        self.target_classes = prediction.lesson.target_classes
 
     def _numbers(self) -> dict[str, Tensor]:
         return {"target_classes": self.target_classes.to_tensor()}

@@ -124,10 +124,10 @@ class COMET(GradientMethod):
         view = self._forward(passes, self.views.weak(images, self.generator))
         prototypes = self.prototypes.clone()
         prototypes.update(output.features, prediction.pseudo_labels)
-        self._learn(passes, self._loss(output, view, prediction.pseudo_labels, prototypes.means))
+        losses = self._learn(passes, self._losses(output, view, prediction.pseudo_labels, prototypes.means))
         self.teacher.update()
         self.prototypes = prototypes
-        return prediction
+        return replace(prediction, losses=losses)
 
     def _assess(self, output: ModelOutput, teacher: ModelOutput) -> Prediction:
         """The student predicts by its entropy, the teacher labels by its own."""
@@ -139,10 +139,12 @@ class COMET(GradientMethod):
         labels = pseudo_label(teacher.logits.argmax(dim=1), doubt, thresholds)
         return replace(prediction, pseudo_labels=labels, thresholds=thresholds)
 
-    def _loss(self, output: ModelOutput, view: ModelOutput, pseudo_labels: Tensor, prototypes: Tensor) -> Tensor:
+    def _losses(
+        self, output: ModelOutput, view: ModelOutput, pseudo_labels: Tensor, prototypes: Tensor
+    ) -> dict[str, Tensor]:
         """L = L_con + lambda L_e; a batch without a known sample teaches nothing, as in the released code."""
         if not bool((pseudo_labels >= 0).any()):
-            return output.logits.new_zeros(())
+            return {}
         contrastive = supcon_loss(
             self.projector(output.features),
             self.projector(view.features),
@@ -151,9 +153,8 @@ class COMET(GradientMethod):
             temperature=self.settings.temperature,
             unknown_pairs=self.settings.unknown_pairs,
         )
-        return contrastive + self.settings.entropy_weight * kl_loss(
-            output.logits, pseudo_labels, form="comet", reduction="mean"
-        )
+        entropies = kl_loss(output.logits, pseudo_labels, form="comet", reduction="mean")
+        return {"contrastive": contrastive, "entropy": self.settings.entropy_weight * entropies}
 
 
 class COMETP(COMET, name="comet-p", look=Look("COMET-P", place=50, colors=("#6a4c93", "#b79fe3"))):

@@ -31,8 +31,8 @@ class GLCPlus(GLC, name="glc++", settings=GLCPlusSettings, look=Look("GLC++", pl
     summary: ClassVar[str] = "GLC with contrastive affinity, applied batch-wise"
     settings: GLCPlusSettings
 
-    def _loss(self, output: ModelOutput, lesson: SoftTargets) -> Tensor:
-        """GLC's loss + lambda_reg mean (neg - pos); s = ceil(N / (C ratio)) samples count as of the same class."""
+    def terms(self, output: ModelOutput, lesson: SoftTargets) -> dict[str, Tensor]:
+        """GLC's terms and lambda_reg mean (neg - pos); s = ceil(N / (C ratio)) samples count as of the same class."""
         same_class = math.ceil(len(lesson.labels) / (self.model.num_classes * lesson.target_classes.ratio))
         affinity = affinity_loss(output.features, lesson.neighbors, same_class)
-        return super()._loss(output, lesson) + self.settings.affinity_weight * affinity
+        return {**super().terms(output, lesson), "affinity": self.settings.affinity_weight * affinity}

@@ -271,7 +271,7 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
         self._tell(prediction)
         waiting = torch.cat([self.waiting, images])
         if len(waiting) >= self.settings.min_batch:
-            self._adapt(waiting)
+            prediction = replace(prediction, losses=self._adapt(waiting).losses)
             waiting = waiting[:0]
         self.waiting = waiting
         return prediction
@@ -294,7 +294,8 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
             return replace(prediction, pseudo_labels=torch.full_like(prediction.labels, UNLABELED))
         self._tell(prediction)
         view = self._second_view(passes, images)
-        self._learn(passes, self._loss(output.logits, reduced, view, prediction.pseudo_labels, mixture.means))
+        losses = self._losses(output.logits, reduced, view, prediction.pseudo_labels, mixture.means)
+        prediction = replace(prediction, losses=self._learn(passes, losses))
         self.mixture, self.gate, self.calm = mixture, gate, calm
         self.by_batch = int(by_batch)
         return prediction
@@ -402,12 +403,14 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
         with torch.set_grad_enabled(self.settings.contrastive_weight > 0):
             return self._view(passes, images)[1]
 
-    def _loss(self, logits: Tensor, reduced: Tensor, view: Tensor, pseudo_labels: Tensor, means: Tensor) -> Tensor:
+    def _losses(
+        self, logits: Tensor, reduced: Tensor, view: Tensor, pseudo_labels: Tensor, means: Tensor
+    ) -> dict[str, Tensor]:
         """Eq. 8: the contrastive loss on both views and the KL divergence loss on the images themselves."""
         chosen, unknown_weight = self.settings, self.settings.unknown_weight
         if unknown_weight is None:
             unknown_weight = 0.0 if self.model.spec.pretrained else 1.0
-        loss = chosen.kl_weight * kl_loss(
+        divergence = kl_loss(
             logits,
             pseudo_labels,
             form=chosen.kl_form,
@@ -415,9 +418,10 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
             temperature=chosen.kl_temperature,
             unknown_weight=unknown_weight,
         )
+        losses = {"kl": chosen.kl_weight * divergence}
         if chosen.contrastive_weight == 0:
-            return loss
-        return loss + chosen.contrastive_weight * contrastive_loss(
+            return losses
+        contrastive = contrastive_loss(
             torch.cat([reduced, view]),
             torch.cat([pseudo_labels, pseudo_labels]),
             means,
@@ -426,6 +430,7 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
             self_pairs=chosen.self_pairs,
             mean_term=chosen.mean_term,
         )
+        return {**losses, "contrastive": chosen.contrastive_weight * contrastive}
 
     def _numbers(self) -> dict[str, Tensor]:
         return {"by_batch": torch.tensor(self.by_batch)}

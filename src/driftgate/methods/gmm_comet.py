@@ -124,8 +124,9 @@ class GMMCOMET(
         # Without a contrastive loss nobody looks at a second view, unless batch norm follows it.
         again = contrastive or self.settings.batch_norm == "batch"
         view = self._second_view(passes, images) if again else reduced
-        loss = self._loss(student.logits, reduced, view, prediction.pseudo_labels, mixture.means)
-        self._learn(passes, loss + self._consistency(student.features, teacher.features, images))
+        losses = self._losses(student.logits, reduced, view, prediction.pseudo_labels, mixture.means)
+        losses["consistency"] = self._consistency(student.features, teacher.features, images)
+        prediction = replace(prediction, losses=self._learn(passes, losses))
         self.teacher.update()
         self.mixture, self.gate = mixture, gate
         return prediction

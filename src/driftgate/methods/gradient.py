@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import reduce
 from typing import Any, ClassVar, Literal, Self
 
 import torch
@@ -114,13 +115,18 @@ class GradientMethod(Method):
         self._check_finite(*output)
         return output
 
-    def _learn(self, passes: Passes, loss: Tensor) -> None:
-        """One step of the optimiser; a gradient that is not finite is left out, for it would destroy the network."""
-        if not loss.requires_grad:
-            return  # nothing to learn from: every term of the loss was empty
+    def _learn(self, passes: Passes, losses: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """One step of the optimiser on the sum of ``losses``; what was minimised, by name, without gradient.
+
+        A gradient that is not finite is left out, for it would destroy the network.
+        """
+        if not any(loss.requires_grad for loss in losses.values()):
+            return {}  # nothing to learn from: every term of the loss was empty
+        loss = reduce(torch.add, losses.values())
         self.optimizer.zero_grad(set_to_none=True)
         passes.backward(loss)
         self._apply_gradients(loss)
+        return {name: value.detach() for name, value in losses.items()}
 
     def _apply_gradients(self, loss: Tensor) -> None:
         """Step along the gradients gathered so far; for a method whose losses need backward passes of their own."""

@@ -119,12 +119,12 @@ class LEAD(
         labels = torch.where(residuals >= boundary, UNKNOWN, classes[:, 0])
         return labels, boundary_weights(residuals - boundary, self.settings.weight_sharpness)
 
-    def _loss(self, output: ModelOutput, lesson: SoftTargets) -> Tensor:
+    def terms(self, output: ModelOutput, lesson: SoftTargets) -> dict[str, Tensor]:
         """GLC's two terms and mean w CE(1[unknown], softmax([a, b]))."""
         lengths = self._subspaces().lengths(output.features)
         sides = one_hot_weights((lesson.labels == UNKNOWN).long(), 2)
         apart = soft_cross_entropy(lengths, sides, lesson.weights)
-        return super()._loss(output, lesson) + self.settings.subspace_weight * apart
+        return {**super().terms(output, lesson), "subspace": self.settings.subspace_weight * apart}
 
 
 def known_rank(num_classes: int, dim: int) -> int:

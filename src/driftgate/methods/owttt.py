@@ -7,6 +7,7 @@ features with the source's Gaussian, and predict with the network that has just 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -141,7 +142,7 @@ class OWTTT(
     def _predict(self, images: Tensor) -> Prediction:
         if self.settings.predict_after_update:
             with self._rehearsal(), torch.enable_grad():
-                return self._step(images)
+                return replace(self._step(images), losses={})
         memory = self.memory.clone()
         features = self._forward(self._passes(follow=False), images).features
         return self._answer(features, self._assess(features, memory), memory)
@@ -153,13 +154,14 @@ class OWTTT(
         passes = self._passes(follow=False)
         features = self._forward(passes, images).features
         assessment = self._assess(features.detach(), memory)
-        self._adapt(images, passes, self._prototype_loss(features, pool, assessment.pseudo_labels), assessment, memory)
+        prototype_loss = self._prototype_loss(features, pool, assessment.pseudo_labels)
+        losses = self._adapt(images, passes, prototype_loss, assessment, memory)
         if self.settings.predict_after_update:
             with torch.no_grad():
                 features = self._forward(self._passes(follow=False), images).features
         prediction = self._answer(features.detach(), assessment, memory)
         self.memory = memory
-        return prediction
+        return replace(prediction, losses=losses)
 
     def _assess(self, features: Tensor, memory: OWTTTMemory) -> Assessment:
         """Steps 1 to 4: score, threshold, pool growth and labels of features (N, D); ``memory`` learns the batch."""
@@ -192,15 +194,17 @@ class OWTTT(
 
     def _adapt(
         self, images: Tensor, passes: Passes, prototype_loss: Tensor, assessment: Assessment, memory: OWTTTMemory
-    ) -> None:
-        """Step 7: one step of SGD on both losses.
+    ) -> dict[str, Tensor]:
+        """Step 7: one step of SGD on both losses; what they were, by name.
 
         Backward from the first before the second pass: that one moves the running statistics of batch norm, which the
         first needs as they were.
         """
         self.optimizer.zero_grad(set_to_none=True)
+        losses = {}
         if prototype_loss.requires_grad:
             passes.backward(prototype_loss)
+            losses["prototypes"] = prototype_loss.detach()
         total = prototype_loss.detach().double()
         weight = self.settings.alignment_weight * self.settings.alignment_scale
         if weight > 0 and bool(assessment.seen.any()):
@@ -208,8 +212,10 @@ class OWTTT(
             features = self._forward(passes, images[assessment.seen]).features
             alignment = weight * self._alignment(*memory.gaussian.update(features))
             passes.backward(alignment)
+            losses["alignment"] = alignment.detach()
             total = total + alignment.detach()
         self._apply_gradients(total)
+        return losses
 
     def _alignment(self, mean: Tensor, covariance: Tensor) -> Tensor:
         """KL divergence both ways between the source's Gaussian and the target's mean (D,) and covariance (D, D)."""

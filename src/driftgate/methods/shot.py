@@ -14,7 +14,6 @@ from driftgate.export import EntropyJudge, Frozen
 from driftgate.losses.entropy import mean_entropy, negative_marginal_entropy
 from driftgate.memory.neighbors import cosine_similarity
 from driftgate.memory.prototypes import class_means, one_hot_weights
-from driftgate.methods.base import MethodSettings
 from driftgate.methods.batchwise import BatchwiseMethod, BatchwiseSettings
 from driftgate.models.source_model import ModelOutput
 from driftgate.novelty.gate import predict_label
@@ -71,10 +70,9 @@ def _nearest_centroid(points: Tensor, weights: Tensor, candidates: Tensor) -> Te
     return similarity.masked_fill(~candidates, -torch.inf).argmax(dim=1)
 
 
-class Shot(BatchwiseMethod[Tensor]):
-    """SHOT on each batch; a subclass says which samples are known. The lesson is the pseudo-labels. No state."""
+class Shot(BatchwiseMethod[Prediction], settings=ShotSettings):
+    """SHOT on each batch; a subclass says which samples are known. No state."""
 
-    Settings: ClassVar[type[MethodSettings]] = ShotSettings
     settings: ShotSettings
     presets: ClassVar[dict[str, dict[str, Any]]] = SHOT_PRESETS
     # Which of the two to take has to be known beforehand.
@@ -91,7 +89,7 @@ class Shot(BatchwiseMethod[Tensor]):
     def _thresholds(self, novelty: Tensor) -> Thresholds:
         """Thresholds on the normalised entropies (N,): up to ``known`` a sample gets the label of a centroid."""
 
-    def _study(self, output: ModelOutput) -> tuple[Prediction, Tensor]:
+    def assess(self, output: ModelOutput) -> Prediction:
         scores = output.logits.softmax(dim=1)
         novelty = entropy(output.logits.double().log_softmax(dim=1))
         thresholds = self._thresholds(novelty)
@@ -99,15 +97,19 @@ class Shot(BatchwiseMethod[Tensor]):
         pseudo_labels = torch.full_like(known, UNKNOWN, dtype=torch.int64)
         pseudo_labels[known] = centroid_labels(output.features[known], scores[known], self.settings.candidate_count)
         labels = predict_label(scores.argmax(dim=1), novelty, thresholds)
-        return Prediction(labels, scores, novelty, pseudo_labels, thresholds), pseudo_labels
+        return Prediction(labels, scores, novelty, pseudo_labels, thresholds)
 
-    def _loss(self, output: ModelOutput, lesson: Tensor) -> Tensor:
+    def loss(self, output: ModelOutput, prediction: Prediction) -> dict[str, Tensor]:
         """0.3 CE(known, pseudo-label) + mean H(p) over known - H(mean p) over all; nothing without known samples."""
-        chosen, known = self.settings, lesson >= 0
+        chosen, labels = self.settings, prediction.pseudo_labels
+        known = labels >= 0
         if not bool(known.any()):
-            return output.logits.new_zeros(())
-        pseudo = F.cross_entropy(output.logits[known], lesson[known])
+            return {}
+        pseudo = F.cross_entropy(output.logits[known], labels[known])
         information = mean_entropy(output.logits[known])
         if chosen.diversity:
             information = information + negative_marginal_entropy(output.logits)
-        return chosen.pseudo_label_weight * pseudo + chosen.entropy_weight * information
+        return {
+            "pseudo_label": chosen.pseudo_label_weight * pseudo,
+            "information": chosen.entropy_weight * information,
+        }

@@ -14,7 +14,11 @@ from driftgate.types import Prediction
 
 
 class EntropyThresholdSettings(MethodSettings):
-    """Reject where the normalised entropy of the prediction exceeds ``threshold`` (0.5 in the paper's code)."""
+    """Rejection by a fixed threshold.
+
+    Attributes:
+        threshold: reject where the normalised entropy of the prediction exceeds it (0.5 in the paper's code).
+    """
 
     threshold: float = Field(default=0.5, ge=0.0, le=1.0)
 

@@ -7,11 +7,12 @@ from typing import Any, ClassVar
 from pydantic import Field
 from torch import Tensor
 
-from driftgate.export import BY_RUNNING
 from driftgate.losses import mean_entropy
-from driftgate.methods.gradient import GradientMethod, GradientSettings
+from driftgate.methods.gradient import GradientSettings
 from driftgate.methods.look import Look
+from driftgate.methods.one_step import OneStep
 from driftgate.methods.source_only import EntropyThresholdSettings
+from driftgate.models.source_model import ModelOutput
 from driftgate.novelty.rejection import entropy_prediction
 from driftgate.types import Prediction
 
@@ -32,7 +33,7 @@ class TentSettings(GradientSettings, EntropyThresholdSettings):
 
 
 class Tent(
-    GradientMethod,
+    OneStep,
     name="tent",
     settings=TentSettings,
     look=Look("Tent", place=30, block="baseline", colors=("#0e8fa5", "#4fc6d9")),
@@ -44,17 +45,9 @@ class Tent(
     presets: ClassVar[dict[str, dict[str, Any]]] = {"imagenet": {"lr": 0.00025}}
     settings: TentSettings
 
-    def _approximation(self) -> str:
-        return BY_RUNNING if self.settings.batch_norm == "batch" else ""
+    def assess(self, output: ModelOutput) -> Prediction:
+        return entropy_prediction(output.logits, self.settings.threshold)
 
-    def _predict(self, images: Tensor) -> Prediction:
-        return entropy_prediction(self._forward(self._passes(), images).logits, self.settings.threshold)
-
-    def _step(self, images: Tensor) -> Prediction:
-        passes = self._passes()
-        logits = self._forward(passes, images).logits
-        # Predicted by the pass it learns from, before the weights move: one forward pass a step, as in the paper.
-        prediction = entropy_prediction(logits.detach(), self.settings.threshold)
-        self._tell(prediction)
-        self._learn(passes, mean_entropy(logits))
-        return prediction
+    def loss(self, output: ModelOutput, prediction: Prediction) -> dict[str, Tensor]:
+        """Mean entropy of the predictions."""
+        return {"entropy": mean_entropy(output.logits)}

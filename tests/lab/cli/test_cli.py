@@ -470,3 +470,22 @@ def test_import_checkpoint_refuses_other_files(tmp_path: Path) -> None:
     )
     assert "both" in message
     assert [path.name for path in tmp_path.iterdir()] == ["other.pt"]
+
+
+def test_methods_tells_every_setting_with_its_meaning() -> None:
+    for name, method in available().items():
+        told = json.loads(run("methods", name, "--json").stdout)
+        assert [row["name"] for row in told["settings"]] == list(method.Settings.model_fields)
+        assert all(row["meaning"] for row in told["settings"]), name
+    rows = {row["name"]: row for row in json.loads(run("methods", "gmm", "--json").stdout)["settings"]}
+    assert rows["decay"] == {
+        "name": "decay",
+        "default": 0.999,
+        "type": "float >= 0.0 <= 1.0",
+        "meaning": "how much of the mixture's past survives a batch (alpha).",
+    }
+    assert rows["momentum"]["meaning"].startswith("of SGD"), "said by the class before it, with others"
+    assert rows["min_batch"]["meaning"].endswith("until so many samples are together."), "over two lines"
+    printed = run("methods", "tent").stdout
+    assert "adapt_layers" in printed and "preset imagenet: lr=0.00025" in printed
+    assert "one of your own is known once" in refused("methods", "gnn")

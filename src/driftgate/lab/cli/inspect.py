@@ -15,16 +15,28 @@ if TYPE_CHECKING:
     from driftgate.lab.bench.footprint import Comparison
 
 
-@app.command(epilog="Example: [bold]driftgate methods --classes 200 --json[/bold]")
+@app.command(epilog="Example: [bold]driftgate methods --classes 200 --json[/bold]; [bold]driftgate methods gmm[/bold]")
 def methods(
+    name: Annotated[str | None, typer.Argument(help="A method, to list all its settings with their meaning.")] = None,
+    *,
+    imports: options.Imports = None,
     classes: Annotated[int, typer.Option("--classes", min=1, help="Number of source classes for the bytes.")] = 9,
     backbone: Annotated[str, typer.Option("--backbone", help="Network for the bytes.")] = "resnet50",
     as_json: options.AsJson = False,
 ) -> None:
-    """List the methods: what they need, what they remember, their presets.
+    """List the methods: what they need, what they remember, their presets; or all settings of one.
 
     State is what a method carries across batches beyond the network, for a number of source classes.
     """
+    from driftgate.plugins import import_module
+
+    for module in imports or []:
+        import_module(module)
+    if name is not None:
+        from driftgate.lab.cli.method_settings import show_settings
+
+        show_settings(name, as_json=as_json)
+        return
     rows = _method_rows(classes, backbone)
     if as_json:
         print_json({"classes": classes, "backbone": backbone, "methods": rows})
@@ -35,8 +47,8 @@ def methods(
         columns,
         left=("method", "needs", "presets", "what it does"),
     )
-    for name, width in (("needs", 15), ("presets", 12), ("what it does", 40)):
-        column = table.columns[columns.index(name)]
+    for head, width in (("needs", 15), ("presets", 12), ("what it does", 40)):
+        column = table.columns[columns.index(head)]
         column.no_wrap, column.max_width = False, width
     for row in rows:
         table.add_row(
