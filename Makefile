@@ -13,7 +13,7 @@ BIN_TIMM := $(VENV_TIMM)/bin
 LOCK_TIMM := constraints-timm.txt
 STAMP_TIMM := $(VENV_TIMM)/.installed-$(shell sha256sum $(LOCK_TIMM) | cut -c1-16)
 
-.PHONY: demo test test-timm lint types bench mutants clean setup
+.PHONY: demo test test-device test-timm lint types bench mutants clean setup
 
 setup: $(STAMP)
 	@$(BIN)/python -c "import driftgate, pathlib, sys; sys.exit(pathlib.Path(driftgate.__file__).parents[2] != pathlib.Path.cwd())" 2>/dev/null \
@@ -34,6 +34,11 @@ $(STAMP_TIMM):
 	$(PYTHON) -m venv --clear $(VENV_TIMM)
 	$(BIN_TIMM)/python -m pip install -q -r $(LOCK_TIMM)
 	touch $@
+
+# The contract on a real device: make test-device DEVICE=cuda (or mps, or strict: the tests' own).
+DEVICE ?= strict
+test-device: setup
+	DRIFTGATE_DEVICE=$(DEVICE) $(BIN)/python -m pytest tests/contract
 
 test-timm: $(STAMP_TIMM)
 	$(BIN_TIMM)/python -m pip install -q --no-deps --no-build-isolation -e .

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -14,6 +15,11 @@ from torch import Tensor, nn
 
 from driftgate import Method, SourceModel, available
 from driftgate.models.statistics import SourceStatistics
+
+DEVICE = os.environ.get("DRIFTGATE_DEVICE", "cpu")
+"""Where the contract runs; ``make test-device DEVICE=cuda`` sets it."""
+if DEVICE == "strict":
+    import strict_device  # noqa: F401 (makes torch know it)
 
 NUM_CLASSES = 5
 SIZE = 8

@@ -19,6 +19,8 @@ from torch.nn import functional as F
 from driftgate import UNKNOWN, UNLABELED, SourceModel
 
 RULES = {
+    "precision": "float32",
+    "optimizer": "sgd",
     "adapt_layers": "all",
     "covariance": "full",
     "floor_rule": "relative",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from driftgate.checkpoint import write_checkpoint
 from driftgate.models.normalization import preserved_buffers
-from driftgate.models.source_model import SourceModel
+from driftgate.models.source_model import Precision, SourceModel, check_precision
 from driftgate.rng import seeded
 from driftgate.state import State, bytes_of, check_finite
 from driftgate.types import DriftgateError, Prediction
@@ -22,11 +23,17 @@ from driftgate.views import Views, ViewsChoice, choose_views
 
 
 class MethodSettings(BaseModel):
-    """Settings of a method; unknown ones are refused, and nothing changes them after creation."""
+    """Settings of a method; unknown ones are refused, and nothing changes them after creation.
+
+    Attributes:
+        seed: of everything drawn at random.
+        precision: what the network computes in; float16 on CUDA only. Memory and head stay in float32 and float64.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
 
     seed: int = Field(default=0, ge=0, lt=2**63)
+    precision: Precision = "float32"
 
 
 KIND = "method"
@@ -39,6 +46,8 @@ class Method(State, ABC):
     A subclass fills in ``_predict`` and, if it learns, ``_step``; whatever survives a batch is a ``State``, a network
     or a buffer of its own, and moves and is saved with it. The public ``predict`` and ``step`` check the batch first,
     so that a bad one changes nothing. Called, it predicts.
+
+    Threads may share a method: whoever comes while another is at it waits.
     """
 
     name: ClassVar[str]
@@ -52,8 +61,10 @@ class Method(State, ABC):
     def __init__(self, model: SourceModel, settings: MethodSettings) -> None:
         super().__init__()
         _check_needs(type(self), model)
+        model.set_precision(settings.precision)
         self.model = model
         self.settings = settings
+        self.lock = threading.RLock()
         self.steps = 0
         self.generator = seeded(settings.seed)
         self.views: Views = choose_views(None, model.spec)
@@ -70,8 +81,8 @@ class Method(State, ABC):
         ``batch`` is anything ``driftgate.models.input`` understands: tensors, arrays, pictures, a loader's batch.
         """
         inputs = self.model.prepare(batch)
-        self.model.eval()  # the caller may have switched it
-        with torch.inference_mode(False):
+        with self.lock, torch.inference_mode(False):
+            self.model.eval()  # the caller may have switched it
             return self._predict_only(_plain(inputs))
 
     def step(self, batch: Any, *, on_prediction: Callable[[Prediction], None] | None = None) -> Prediction:
@@ -81,6 +92,13 @@ class Method(State, ABC):
         so with ``_tell``, else after it. Whoever waits for the answer need not wait for the learning.
         """
         inputs = self.model.prepare(batch)
+        with self.lock:
+            prediction = self._guarded_step(inputs, on_prediction)
+            self._tell(prediction)
+        return prediction
+
+    def _guarded_step(self, inputs: Tensor, on_prediction: Callable[[Prediction], None] | None) -> Prediction:
+        """One step; where it fails, statistics and random state are those before it."""
         self.model.eval()
         random_state = self.generator.get_state()
         self._on_prediction = on_prediction
@@ -93,7 +111,6 @@ class Method(State, ABC):
                 self._on_prediction = None
                 raise
         self.steps += 1
-        self._tell(prediction)
         return prediction
 
     def _tell(self, prediction: Prediction) -> None:
@@ -132,13 +149,22 @@ class Method(State, ABC):
         """Write the method whole to ``path`` (safetensors); ``driftgate.load`` gives it back."""
         write_checkpoint(path, KIND, self.state_dict(), method_info(self))
 
+    def state_dict(self, *arguments: Any, **options: Any) -> dict[str, Tensor]:
+        """Everything that a step may change, by name; between two steps, whatever other threads do."""
+        with self.lock:
+            tensors: dict[str, Tensor] = super().state_dict(*arguments, **options)
+        return tensors
+
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Put back what ``state_dict`` gave: weights, optimiser, memory, thresholds, random state and step count."""
         for name, tensor in state_dict.items():
             check_finite(name, tensor)
         try:
-            return super().load_state_dict(state_dict, strict=strict, assign=assign)
-        except (RuntimeError, KeyError) as error:
+            with self.lock:
+                return super().load_state_dict(state_dict, strict=strict, assign=assign)
+        except DriftgateError:
+            raise
+        except (RuntimeError, KeyError, ValueError) as error:
             reason = " ".join(str(error).split())
             place = f"Expected the weights of {self.model.spec.backbone!r} and the memory of {self.name!r}"
             raise DriftgateError(f"{place}: {reason}") from error
@@ -175,12 +201,15 @@ class Method(State, ABC):
         self.steps = int(steps)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        if fn(torch.zeros(())).dtype != torch.float32:
+        probe = fn(torch.zeros(()))
+        check_precision(self.settings.precision, probe.device)
+        if probe.dtype != torch.float32:
             raise DriftgateError(
                 f"Expected a device to move {self.name!r} to but got another dtype; weights and memory stay in "
                 "float32, precision= says what the network computes in."
             )
-        return super()._apply(fn, recurse)
+        with self.lock:
+            return super()._apply(fn, recurse)
 
     @property
     def device(self) -> torch.device:
@@ -250,20 +279,44 @@ def get_method(name: str) -> type[Method]:
 
 
 def create(
-    name: str, model: SourceModel, *, preset: str | None = None, views: ViewsChoice = None, **settings: Any
+    name: str,
+    model: SourceModel,
+    *,
+    preset: str | None = None,
+    views: ViewsChoice = None,
+    device: str | torch.device | None = None,
+    **settings: Any,
 ) -> Method:
     """A method by name around ``model``, which it adapts in place; settings as keywords, a preset underneath them.
 
     ``views`` is how the method gets a second look at a batch, if it needs one: see ``driftgate.views``. None takes
-    what fits the model's inputs.
+    what fits the model's inputs. ``device`` is where the model and all else shall be; None leaves the model where it
+    is.
     """
     if not isinstance(model, SourceModel):
         raise DriftgateError(
             f"Expected a wrapped network but got {type(model).__name__}; pass driftgate.wrap(network, class_names=...)."
         )
+    if device is not None:
+        model.to(check_device(device))
     method = get_method(name)(model, resolve_settings(name, preset, settings))
+    if method.device.type != "cpu":
+        method.to(method.device)  # what was made beside the model was made on the CPU
     method.views = choose_views(views, model.spec)
     return method
+
+
+def check_device(device: str | torch.device) -> torch.device:
+    """The device of that name; refused where this machine has none of the kind."""
+    try:
+        found = torch.device(device)
+        torch.zeros(1, device=found)
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise DriftgateError(f"Expected a device of this machine but got {str(device)!r}: {reason}") from error
+    if found.type == "meta":
+        raise DriftgateError("Expected a device that holds values but got 'meta'.")
+    return found
 
 
 def resolve_settings(name: str, preset: str | None, settings: dict[str, Any]) -> MethodSettings:

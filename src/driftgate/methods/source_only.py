@@ -12,6 +12,7 @@ from torch import Tensor
 from driftgate.methods.base import Method, MethodSettings, register
 from driftgate.novelty.gate import predict_label
 from driftgate.novelty.scores import entropy
+from driftgate.state import exact
 from driftgate.types import UNLABELED, Prediction, Thresholds
 
 
@@ -23,7 +24,7 @@ class EntropyThresholdSettings(MethodSettings):
 
 def entropy_prediction(logits: Tensor, threshold: float) -> Prediction:
     """Argmax of the classifier, or unknown where its normalised entropy is above a fixed threshold."""
-    novelty = entropy(logits.double().log_softmax(dim=1))
+    novelty = entropy(exact(logits).log_softmax(dim=1))
     thresholds = Thresholds(known=-math.inf, unknown=math.inf, prediction=threshold)
     labels = predict_label(logits.argmax(dim=1), novelty, thresholds)
     return Prediction(labels, logits.softmax(dim=1), novelty, torch.full_like(labels, UNLABELED), thresholds)

@@ -37,7 +37,10 @@ class Tent(GradientMethod):
     summary: ClassVar[str] = "entropy minimisation on the norm layers (closed-set); entropy threshold"
     universal: ClassVar[bool] = False
     Settings: ClassVar[type[MethodSettings]] = TentSettings
-    presets: ClassVar[dict[str, dict[str, Any]]] = {"imagenet": {"lr": 0.00025}}
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "imagenet": {"lr": 0.00025},
+        "cifar": {"optimizer": "adam", "lr": 0.001},
+    }
     settings: TentSettings
 
     def _predict(self, images: Tensor) -> Prediction:
