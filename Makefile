@@ -19,7 +19,8 @@ BIN_DOCS := $(VENV_DOCS)/bin
 LOCK_DOCS := constraints-docs.txt
 STAMP_DOCS := $(VENV_DOCS)/.installed-$(shell cat $(LOCK) $(LOCK_DOCS) pyproject.toml | sha256sum | cut -c1-16)
 
-.PHONY: demo serve-demo test test-timm lint types bench mutants soak fuzz docs docs-test pictures dist clean setup
+.PHONY: demo serve-demo test test-device test-timm lint types bench mutants soak fuzz docs docs-test pictures dist clean \
+	setup
 
 setup: $(STAMP)
 	@$(BIN)/python -c "import driftgate, pathlib, sys; sys.exit(pathlib.Path(driftgate.__file__).parents[2] != pathlib.Path.cwd())" 2>/dev/null \
@@ -43,6 +44,11 @@ $(STAMP_TIMM):
 	$(PYTHON) -m venv --clear $(VENV_TIMM)
 	$(BIN_TIMM)/python -m pip install -q -r $(LOCK_TIMM)
 	touch $@
+
+# The contract on a real device: make test-device DEVICE=cuda (or mps, or strict: the tests' own).
+DEVICE ?= strict
+test-device: setup
+	DRIFTGATE_DEVICE=$(DEVICE) $(BIN)/python -m pytest tests/contract
 
 test-timm: $(STAMP_TIMM)
 	$(BIN_TIMM)/python -m pip install -q --no-deps --no-build-isolation -e .

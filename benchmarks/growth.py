@@ -59,8 +59,7 @@ def step(method: GMM, features: torch.Tensor, logits: torch.Tensor) -> None:
     """All of a step but the network's passes, the augmentation and the optimiser."""
     output = ModelOutput(features.requires_grad_(), logits.requires_grad_())
     reduced = method.reducer(output.features)
-    mixture, gate = method.mixture.clone(), method.gate.clone()
-    prediction = method._assess(output, reduced, mixture, gate)[0]
+    prediction, mixture, gate, *_ = method._assess(output, reduced)
     terms = method._losses(output.logits, reduced, reduced.detach(), prediction.pseudo_labels, mixture.means)
     loss = torch.stack(list(terms.values())).sum()
     torch.autograd.backward(loss)

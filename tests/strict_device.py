@@ -48,6 +48,19 @@ class _Backend(backend_registration._DummyBackendModule):
     def synchronize(self, device: object = None) -> None:
         """Nothing ever runs behind."""
 
+    # It draws no random numbers: whoever lets it must draw on the CPU.
+    def get_rng_state(self, device: object = None) -> Tensor:
+        return torch.zeros(0, dtype=torch.uint8)
+
+    def set_rng_state(self, state: Tensor, device: object = None) -> None:
+        """There is none."""
+
+    def manual_seed_all(self, seed: int) -> None:
+        """There is none."""
+
+    def _is_in_bad_fork(self) -> bool:
+        return False
+
 
 backend_registration._setup_privateuseone_for_python_backend("strict", backend_module=_Backend())
 DEVICE = torch.device("strict", 0)

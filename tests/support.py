@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,11 @@ from driftgate.methods.one_step import OneStep
 from driftgate.models.source_model import ModelOutput
 from driftgate.models.statistics import SourceStatistics
 from driftgate.novelty.rejection import entropy_prediction
+
+DEVICE = os.environ.get("DRIFTGATE_DEVICE", "cpu")
+"""Where the contract runs; ``make test-device DEVICE=cuda`` sets it."""
+if DEVICE == "strict":
+    import strict_device  # noqa: F401 (makes torch know it)
 
 NUM_CLASSES = 5
 SIZE = 8

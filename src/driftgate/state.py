@@ -65,14 +65,13 @@ class State(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """What ``.to`` and its kin do: only the device changes, for half of a memory's digits would be another one."""
-        if recurse:
-            for part in self.children():
-                part._apply(fn)
         target = fn(torch.zeros(())).device
         if self.in_float64 and target.type in WITHOUT_FLOAT64:
             target = torch.device("cpu")
-        for name, buffer in self.named_buffers(recurse=False):
-            self._buffers[name] = buffer.to(target)
+        kept = {name: buffer.to(target) for name, buffer in self.named_buffers(recurse=False)}
+        self._buffers.clear()
+        super()._apply(fn, recurse)
+        self._buffers.update(kept)
         return self
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:

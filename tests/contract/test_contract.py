@@ -9,7 +9,7 @@ import math
 
 import pytest
 import torch
-from support import images_of, residual_model, small_model, state_of
+from support import DEVICE, images_of, residual_model, small_model, state_of
 
 import driftgate
 from driftgate import UNKNOWN, UNLABELED, DriftgateError, Method, Prediction
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.parametrize("name", VARIANTS)
 
 def make(variant: str, model: driftgate.SourceModel | None = None, **settings: object) -> Method:
     name, own = VARIANTS[variant]
-    return driftgate.create(name, model or small_model(), **(own | settings))
+    return driftgate.create(name, model or small_model(), device=DEVICE, **(own | settings))
 
 
 def assert_same(one: Prediction, two: Prediction) -> None:
@@ -51,7 +51,7 @@ def assert_sound(prediction: Prediction, size: int, num_classes: int) -> None:
     assert prediction.labels.shape == prediction.novelty.shape == prediction.pseudo_labels.shape == (size,)
     assert prediction.scores.shape == (size, num_classes)
     assert prediction.scores.isfinite().all() and prediction.novelty.isfinite().all()
-    assert torch.allclose(prediction.scores.sum(dim=1), torch.ones(size), atol=1e-5)
+    assert torch.allclose(prediction.scores.sum(dim=1), torch.ones(size, device=prediction.scores.device), atol=1e-5)
     assert ((prediction.labels >= UNKNOWN) & (prediction.labels < num_classes)).all()
     assert ((prediction.pseudo_labels >= UNLABELED) & (prediction.pseudo_labels < num_classes)).all()
     assert not any(math.isnan(value) for value in prediction.thresholds)

@@ -19,6 +19,8 @@ from torch.nn import functional as F
 from driftgate import UNKNOWN, UNLABELED, SourceModel
 
 RULES = {
+    "precision": "float32",
+    "optimizer": "sgd",
     "adapt_layers": "all",
     "covariance": "full",
     "floor_rule": "relative",
@@ -114,7 +116,9 @@ class GMMByHand:
         for value, row, density, source in zip(novelty, scores, likelihood, source_scores, strict=True):
             labels.append(int(row.argmax()) if value <= prediction else UNKNOWN)
             label = int(density.argmax()) if value <= known else UNKNOWN if value >= unknown else UNLABELED
+            doubt = sum(-float(share) * math.log(share) for share in source) / math.log(len(source))
             vetoed = label >= 0 and source[label] <= chosen["veto_below"]
+            vetoed = vetoed or (label == UNKNOWN and doubt <= chosen["doubt_above"])
             pseudo_labels.append(UNLABELED if vetoed else label)
         return Answer(labels, scores, novelty, pseudo_labels, (known, unknown, prediction))
 
@@ -160,8 +164,7 @@ class GMMByHand:
             elif label == UNKNOWN:
                 unknown.append(sum((1 / len(row) / share).log() / len(row) for share in shares))
         mean = self.settings["reduction"] == "mean"
-        parts = [sum(part) / (max(len(part) - 1, 1) if mean else 1) for part in (known, unknown)]
-        return parts[0] + self.settings["unknown_weight"] * parts[1]
+        return sum(sum(part) / (max(len(part) - 1, 1) if mean else 1) for part in (known, unknown))
 
     def learn(self, loss: Tensor) -> None:
         """SGD with (Nesterov) momentum: the speed is the gradient at first, then a decaying sum of all."""

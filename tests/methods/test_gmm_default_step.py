@@ -41,6 +41,7 @@ FROZEN: dict[str, Any] = {
     "class_prior": 1.0,
     "likelihood_temperature": 1.0,
     "veto_below": 0.2,
+    "doubt_above": 0.5,
     "skip_unusual": True,
     "min_batch": 16,
     "p_reject": 0.25,
@@ -56,7 +57,6 @@ FROZEN: dict[str, Any] = {
     "mean_term": "samples",
     "kl_weight": 1.0,
     "kl_temperature": 0.1,
-    "unknown_weight": 1.0,
 }
 
 CHANGED: dict[str, Any] = {
@@ -76,6 +76,7 @@ CHANGED: dict[str, Any] = {
     "class_prior": 0.5,
     "likelihood_temperature": 4.0,
     "veto_below": 0.9,
+    "doubt_above": 0.9,
     "p_reject": 0.5,
     "init_batches": 2,
     "certain_below": 0.0,
@@ -85,7 +86,6 @@ CHANGED: dict[str, Any] = {
     "self_pairs": True,
     "mean_term": "classes",
     "kl_weight": 0.3,
-    "unknown_weight": 0.3,
 }
 """Another value of each setting that the default step depends on."""
 
@@ -215,8 +215,8 @@ def test_a_setting_of_another_rule_changes_nothing(setting: str) -> None:
 
 
 def test_a_step_that_forgets_the_class_prior_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    expected, whole = frozen_by_hand(), StreamingGMM.evaluate
-    monkeypatch.setattr(StreamingGMM, "evaluate", lambda mixture, features, prior: whole(mixture, features))
+    expected, whole = frozen_by_hand(), StreamingGMM.evaluate_unseen
+    monkeypatch.setattr(StreamingGMM, "evaluate_unseen", lambda mixture, features, **_: whole(mixture, features))
     with pytest.raises(AssertionError):
         assert_same(by_method(FROZEN), expected)
 

@@ -12,9 +12,9 @@ from torch import Tensor
 
 import driftgate
 from driftgate import UNKNOWN, UNLABELED, SourceModel
-from driftgate.losses import kl_from_uniform
 from driftgate.methods.gmm import GMM, PAPER, RELEASED
 from driftgate.models.normalization import batch_is_steadier, batch_mean_shift, last_statistics
+from driftgate.models.source_model import ModelOutput
 
 
 def images_of(count: int, seed: int) -> Tensor:
@@ -50,13 +50,18 @@ def test_a_pretrained_network_keeps_its_head_and_moves_its_backbone_slowly() -> 
         assert rates == [pytest.approx(1e-4 if pretrained else 1e-3), pytest.approx(1e-3)]
 
 
-def test_a_pretrained_network_is_not_taught_to_be_undecided() -> None:
-    logits, reduced = torch.randn(4, 5), torch.randn(4, 5)
-    labels = torch.full((4,), UNKNOWN)
-    for pretrained, weight, expected in ((True, None, 0.0), (False, None, 1.0), (True, 0.5, 0.5)):
-        method = make(with_spec(pretrained=pretrained), unknown_weight=weight, contrastive_weight=0.0)
-        loss = method._loss(logits, reduced, reduced, labels, reduced)
-        torch.testing.assert_close(loss, expected * kl_from_uniform(logits).mean())
+def test_nobody_is_taught_to_be_unknown_whom_the_classifier_as_it_came_knows() -> None:
+    logits = torch.tensor([[9.0, 0.0, 0.0, 0.0, 0.0], [0.1, 0.0, 0.0, 0.0, 0.0], [9.0, 0.0, 0.0, 0.0, 0.0]])
+    labels = torch.tensor([UNKNOWN, UNKNOWN, 0])
+    output = ModelOutput(torch.zeros(3, small_model().spec.feature_dim), logits)
+    for settings, vetoed in (
+        ({}, [True, False, False]),
+        ({"veto_below": 0.0}, [True, False, False]),
+        ({"doubt_above": 0.0}, [False, False, False]),
+        ({"doubt_above": 0.9999}, [True, True, False]),
+    ):
+        method = make(with_spec(pretrained=True), **settings)
+        assert method._vetoed(output, labels).tolist() == vetoed
 
 
 @pytest.mark.parametrize(

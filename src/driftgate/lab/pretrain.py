@@ -241,10 +241,16 @@ def learning_rate(lr: float, step: int, steps: int) -> float:
 def accuracy_on(model: SourceModel, batches: Iterable[Batch]) -> float:
     """Share of samples whose largest logit is that of their class."""
     right = total = 0
-    for batch in batches:
-        right += int((model(batch.images).logits.argmax(dim=1) == batch.labels).sum())
-        total += len(batch.labels)
+    for images, labels in (to_device(batch, model) for batch in batches):
+        right += int((model(images).logits.argmax(dim=1) == labels).sum())
+        total += len(labels)
     return right / max(total, 1)
+
+
+def to_device(batch: Batch, model: SourceModel) -> Batch:
+    """The batch where the model is."""
+    device = model.mean.device
+    return Batch(*(tensor.to(device, non_blocking=device.type != "cpu") for tensor in batch))
 
 
 class Training:
@@ -277,6 +283,7 @@ class Training:
         self.step += 1
         if len(batch.labels) < 2:
             return TrainingStep(self.step, self.steps, float("nan"), lr)
+        batch = to_device(batch, self.model)
         self.model.train()
         if self.settings.backbone_norm == "running":
             keep_statistics(self.model.backbone)
@@ -333,7 +340,7 @@ class Training:
 @torch.no_grad()
 def _features(model: SourceModel, batches: Iterable[Batch]) -> Iterator[tuple[Tensor, Tensor]]:
     for batch in batches:
-        yield model.features(batch.images), batch.labels
+        yield model.features(to_device(batch, model).images), batch.labels
 
 
 def _samples(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from driftgate.state import exact
+
 SMALLEST_BIAS = 1e-12
 """What is added to the diagonal at least, for two covariances of zeros have no inverse."""
 
@@ -19,8 +21,8 @@ def symmetric_kl(source: tuple[Tensor, Tensor], target: tuple[Tensor, Tensor], b
     difference of the means. Finite for singular covariances: the bias grows until both can be factorised.
     """
     (source_mean, source_covariance), (target_mean, target_covariance) = source, target
-    offset = source_mean.double() - target_mean.double()
-    one, two = _positive_definite(source_covariance.double(), target_covariance.double(), max(bias, SMALLEST_BIAS))
+    offset = exact(source_mean) - exact(target_mean)
+    one, two = _positive_definite(exact(source_covariance), exact(target_covariance), max(bias, SMALLEST_BIAS))
     # The backward pass of an inverse is two products, several times cheaper than that of a Cholesky factorisation;
     # apart from each other, for the source's needs none.
     one_inverse, two_inverse = (torch.linalg.inv_ex(part).inverse for part in (one, two))
@@ -32,7 +34,7 @@ def symmetric_kl(source: tuple[Tensor, Tensor], target: tuple[Tensor, Tensor], b
 
 def _positive_definite(one: Tensor, two: Tensor, bias: float) -> tuple[Tensor, Tensor]:
     """Both (D, D) with the same bias on the diagonal: ten times more until Cholesky finds both positive definite."""
-    identity = torch.eye(len(one), dtype=one.dtype)
+    identity = torch.eye(len(one), dtype=one.dtype, device=one.device)
     while True:
         biased = one + bias * identity, two + bias * identity
         failed = torch.linalg.cholesky_ex(torch.stack(biased).detach()).info

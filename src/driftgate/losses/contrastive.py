@@ -38,19 +38,16 @@ def contrastive_loss(
             ``classes`` for a fixed sample (the prose, and GMM-COMET).
     """
     known = pseudo_labels >= 0
-    if not bool(known.any()):
-        return reduced.sum() * 0.0
     views = F.normalize(reduced, dim=1, eps=1e-6)
-    centers = F.normalize(means.detach().to(views.dtype), dim=1, eps=1e-6)
-    anchor_labels = pseudo_labels[known]
+    centers = F.normalize(means.detach().to(views), dim=1, eps=1e-6)
 
-    # Pair term: row i is the anchor, column j its partner, the denominator runs over all partners of i.
-    similarity = views[known] @ views.T / temperature
-    positive = anchor_labels[:, None] == pseudo_labels[None, :]
+    # Pair term: row i is the anchor, column j its partner, the denominator runs over all partners of i. All rows are
+    # computed and those of no known sample left out by a mask: to pick them a device would have to be waited for.
+    similarity = views @ views.T / temperature
+    positive = (pseudo_labels[:, None] == pseudo_labels) & known
     if not self_pairs:
-        itself = torch.zeros_like(positive)
-        itself[torch.arange(len(anchor_labels)), known.nonzero().squeeze(1)] = True
-        positive &= ~itself
+        itself = torch.eye(len(views), dtype=torch.bool, device=views.device)
+        positive = positive & ~itself
         similarity = similarity.masked_fill(itself, -1e9)  # finite: a lone sample must not make NaN
     log_share = torch.where(positive, similarity - similarity.logsumexp(dim=1, keepdim=True), 0.0)
     per_anchor = -log_share.sum(dim=1)
@@ -58,10 +55,10 @@ def contrastive_loss(
     # Mean term: how well each known sample and the mean of its class find each other.
     to_means = views @ centers.T / temperature
     logs = to_means.log_softmax(dim=0 if mean_term == "samples" else 1)
-    per_mean = -logs[known].gather(1, anchor_labels[:, None]).squeeze(1)
+    per_mean = torch.where(known, -logs.gather(1, pseudo_labels.clamp_min(0)[:, None]).squeeze(1), 0.0)
 
     if reduction == "sum":
         return per_anchor.sum() + per_mean.sum()
     positives = positive.sum(dim=1)
     paired = (positives > 0).sum().clamp_min(1)
-    return (per_anchor / positives.clamp_min(1)).sum() / paired + per_mean.mean()
+    return (per_anchor / positives.clamp_min(1)).sum() / paired + per_mean.sum() / known.sum().clamp_min(1)

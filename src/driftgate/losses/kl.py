@@ -27,7 +27,6 @@ def kl_loss(
     form: KLForm = "paper",
     reduction: Reduction = "sum",
     temperature: float = 0.1,
-    unknown_weight: float = 1.0,
 ) -> Tensor:
     """Loss of the classifier on the pseudo-labels; ``logits`` (N, C), ``pseudo_labels`` (N,), a scalar comes back.
 
@@ -40,7 +39,7 @@ def kl_loss(
         ``comet``: COMET's entropy loss, the normalised entropy on known minus that on unknown samples.
 
     ``mean`` averages over the known and over the unknown samples apart, so that neither drowns the other; ``sum`` adds
-    all samples. An empty set contributes nothing. The unknown samples' part counts ``unknown_weight``.
+    all samples. An empty set contributes nothing.
     """
     known, unknown = pseudo_labels >= 0, pseudo_labels == UNKNOWN
     if form == "cross_entropy":
@@ -49,14 +48,14 @@ def kl_loss(
             F.cross_entropy(logits, pseudo_labels.clamp_min(0), reduction="none"),
             kl_from_uniform(logits),
         )
-        return _reduce(per_sample, known, reduction) + unknown_weight * _reduce(per_sample, unknown, reduction)
+        return _reduce(per_sample, known, reduction) + _reduce(per_sample, unknown, reduction)
     if form == "comet":
         confidence = _normalised_entropy(logits).neg()
     elif form == "bounded":
         confidence = kl_from_uniform(logits.softmax(dim=1) / temperature)
     else:
         confidence = kl_from_uniform(logits)
-    return unknown_weight * _reduce(confidence, unknown, reduction) - _reduce(confidence, known, reduction)
+    return _reduce(confidence, unknown, reduction) - _reduce(confidence, known, reduction)
 
 
 def _normalised_entropy(logits: Tensor) -> Tensor:

@@ -20,8 +20,13 @@ BLOCK_ELEMENTS = 1 << 17
 """Most numbers in a temporary array of a block: 1 MiB in float64."""
 
 
-def blocks(count: int, elements: int) -> list[slice]:
-    """Slices that cover ``range(count)``, about equally long, where one item has ``elements`` numbers."""
+def blocks(count: int, elements: int, device: torch.device | None = None) -> list[slice]:
+    """Slices that cover ``range(count)``, about equally long, where one item has ``elements`` numbers.
+
+    On another ``device`` than the CPU all is one block: it has threads of its own, and waits for each call.
+    """
+    if device is not None and device.type != "cpu":
+        return [slice(0, count)]
     number = math.ceil(count / max(1, BLOCK_ELEMENTS // elements))
     ends = [count * index // number for index in range(number + 1)]
     return [slice(start, end) for start, end in pairwise(ends)]

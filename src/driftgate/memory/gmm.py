@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from driftgate.memory.blocks import blocks, for_each_block, one_thread
+from driftgate.memory.factors import factorise, finite, log_determinant, squared_distances, try_factorise
 from driftgate.memory.packed import (
     add_symmetric_outer,
     class_seconds,
@@ -23,7 +24,7 @@ from driftgate.memory.packed import (
     pooled_second,
     unpack_lower,
 )
-from driftgate.state import State
+from driftgate.state import State, exact
 from driftgate.types import DriftgateError
 
 CovarianceForm = Literal["full", "tied"]
@@ -40,8 +41,7 @@ RELATIVE_FLOOR = 1e-6
 
 FloorRule = Literal["relative", "absolute"]
 
-LARGEST_EXPANDED = 1e8
-"""Squared length up to which |a - b|^2 = |a|^2 - 2ab + |b|^2 is exact to 1e-7 in float64."""
+TOO_LARGE = "Expected weights and variances that fit float32 but got more; scale the features."
 
 
 @dataclass(frozen=True)
@@ -183,12 +183,14 @@ class StreamingGMM(State):
         found = tuple(tuple(part.shape) for part in (means, covariances, weights))
         if found != expected:
             raise DriftgateError(f"Expected a prior of shapes {expected} but got {found}.")
-        packed = pack(covariances.detach())
+        means, covariances, weights = (
+            exact(part.detach()).to(self.weights.device) for part in (means, covariances, weights)
+        )
+        packed = pack(covariances)
         if self.tied:
-            masses = weights.detach().to(packed.device, torch.float64)
-            packed = (masses @ packed.double() / masses.sum().clamp_min(SMALLEST_WEIGHT))[None]
-        prior = (means.detach().float().clone(), packed.float(), weights.detach().float().clone())
-        if not all(all_finite(part) for part in prior) or bool((weights < 0).any()):
+            packed = (weights @ packed / weights.sum().clamp_min(SMALLEST_WEIGHT))[None]
+        prior = (means.float(), packed.float(), weights.float())
+        if not bool(finite(*prior)) or bool((weights < 0).any()):
             raise DriftgateError("Expected a finite prior with weights of at least 0.")
         self.means, self.packed_covariances, self.weights = prior
 
@@ -213,13 +215,16 @@ class StreamingGMM(State):
         if weights.shape != (len(features), self.num_classes):
             expected = (len(features), self.num_classes)
             raise DriftgateError(f"Expected weights of shape {expected} but got {tuple(weights.shape)}.")
-        if not all_finite(weights) or bool((weights < 0).any()):
+        if not bool(finite(weights)) or bool((weights < 0).any()):
             raise DriftgateError("Expected finite weights of at least 0; pass the softmax outputs, not the logits.")
-        samples, per_class = features.detach().double(), weights.detach().double().T
+        return self._moments(features, weights)
+
+    def _moments(self, features: Tensor, weights: Tensor) -> Moments:
+        samples, per_class = exact(features.detach()), exact(weights.detach()).T
         # A batch centred on its own mean has small numbers even where the features sit at a large offset.
         center = samples.mean(dim=0)
         centered = samples - center
-        few = len(blocks(len(self.packed_covariances), self.dim**2)) == 1
+        few = len(blocks(len(self.packed_covariances), self.dim**2, samples.device)) == 1
         with one_thread() if few else nullcontext():
             first = per_class @ centered
             second = pooled_second(centered, per_class) if self.tied else class_seconds(centered, per_class)
@@ -228,6 +233,19 @@ class StreamingGMM(State):
     def apply(self, moments: Moments) -> None:  # type: ignore[override]
         """Eqs. 1-3: mix the moments of a batch (or of several, added) with the decayed past."""
         moments.check_size((self.num_classes, self.dim, len(self.packed_covariances)))
+        before = self.weights, self.means, self.packed_covariances
+        if not bool(self._mix(moments)):
+            self.weights, self.means, self.packed_covariances = before
+            raise DriftgateError(TOO_LARGE)
+
+    def update_unseen(self, features: Tensor, weights: Tensor) -> Tensor:
+        """The same as ``update`` without a look at the values, for which a device would have to be waited for.
+
+        () bool: whether the state is sound; where it is not, the mixture must be thrown away.
+        """
+        return self._mix(self._moments(features, weights))
+
+    def _mix(self, moments: Moments) -> Tensor:
         past = self.decay * self.weights.double()
         total = past + moments.weight
         seen = total >= SMALLEST_WEIGHT
@@ -255,13 +273,12 @@ class StreamingGMM(State):
             packed[:, : self.dim].clamp_(min=0.0)  # a variance of 0 may come out as -1e-16 of the moments it is made of
             packed_covariances[part] = packed
 
-        for_each_block(mix, blocks(len(packed_covariances), self.dim**2))
+        for_each_block(mix, blocks(len(packed_covariances), self.dim**2, packed_covariances.device))
         means = torch.where(seen[:, None], moments.center + offset, 0.0).float()
         weights = torch.where(seen, total, 0.0).float()
-        # No entry of a covariance is larger than the largest variance, and those stand first.
-        if not all(all_finite(part) for part in (weights, means, packed_covariances[:, : self.dim])):
-            raise DriftgateError("Expected weights and variances that fit float32 but got more; scale the features.")
         self.weights, self.means, self.packed_covariances = weights, means, packed_covariances
+        # No entry of a covariance is larger than the largest variance, and those stand first.
+        return finite(weights, means, packed_covariances[:, : self.dim])
 
     def log_likelihood(self, features: Tensor) -> Tensor:
         """(N, C) float64: log N(features; mean, covariance) under each class; minus infinity for a class never seen."""
@@ -274,48 +291,70 @@ class StreamingGMM(State):
         the density itself (the paper), 1 the joint density of Bayes' rule.
         """
         self._check_features(features)
-        samples = features.detach().double()
-        squared, log_determinants = self._distances_tied(samples) if self.tied else self._distances_full(samples)
+        evaluation, failed = self.evaluate_unseen(features, prior=prior)
+        return self.evaluate_unseen(features, prior=prior, retry=True)[0] if bool(failed) else evaluation
+
+    def evaluate_unseen(
+        self, features: Tensor, *, prior: float = 0.0, retry: bool = False
+    ) -> tuple[MixtureEvaluation, Tensor]:
+        """The same as ``evaluate`` without a look at the values; and () bool, whether a factorisation failed.
+
+        Then all must be done again with ``retry``, which looks, and raises the floors where they are too low.
+        """
+        samples = exact(features.detach())
+        distances = self._distances_tied if self.tied else self._distances_full
+        squared, log_determinants, failed = distances(samples, retry)
         log_likelihood = -0.5 * (squared + log_determinants + self.dim * math.log(2.0 * math.pi))
         unseen = (self.weights == 0)[:, None]
         if prior > 0:
             shares = self.weights.double() / self.weights.double().sum()
             log_likelihood += prior * shares.log()[:, None]  # the mask below replaces that of a class never seen
-        return MixtureEvaluation(
+        evaluation = MixtureEvaluation(
             log_likelihood.masked_fill_(unseen, -math.inf).T,
             squared.masked_fill_(unseen, math.inf).T,
         )
+        return evaluation, failed.any()
 
-    def _distances_full(self, samples: Tensor) -> tuple[Tensor, Tensor]:
-        """(C, N) squared Mahalanobis distances and (C, 1) log-determinants, one factorisation a class."""
+    def _distances_full(self, samples: Tensor, retry: bool) -> tuple[Tensor, Tensor, Tensor]:
+        """(C, N) squared Mahalanobis distances and (C, 1) log-determinants, one factorisation a class, which failed
+        (C,)."""
         means = self.means.double()
         keep, pooled, floor = self._regularisation()
         squared = samples.new_empty(self.num_classes, len(samples))
         log_determinants = samples.new_empty(self.num_classes, 1)
+        failed = torch.zeros(self.num_classes, dtype=torch.bool, device=samples.device)
 
         def whiten(part: slice) -> None:
             packed = self.packed_covariances[part].double()
             if pooled is not None:
                 packed.mul_(keep[part]).addcmul_(1.0 - keep[part], pooled)
-            factors = factorise(unpack_lower(packed, self.dim), floor[part])
+            lower = unpack_lower(packed, self.dim)
+            if retry:
+                factors = factorise(lower, floor[part])
+            else:
+                factors, failed[part] = try_factorise(lower, floor[part])
             whitened = (samples - means[part, None]).mT
             torch.linalg.solve_triangular(factors, whitened, upper=False, out=whitened)
             torch.linalg.vector_norm(whitened, dim=1, out=squared[part])
             log_determinants[part, 0] = log_determinant(factors)
 
-        for_each_block(whiten, blocks(self.num_classes, self.dim * max(self.dim, len(samples))))
-        return squared.square_(), log_determinants
+        for_each_block(whiten, blocks(self.num_classes, self.dim * max(self.dim, len(samples)), samples.device))
+        return squared.square_(), log_determinants, failed
 
-    def _distances_tied(self, samples: Tensor) -> tuple[Tensor, Tensor]:
-        """(C, N) squared Mahalanobis distances and (1, 1) log-determinant: one factorisation whitens everything."""
+    def _distances_tied(self, samples: Tensor, retry: bool) -> tuple[Tensor, Tensor, Tensor]:
+        """(C, N) squared Mahalanobis distances and (1, 1) log-determinant: one factorisation whitens everything, which
+        failed (1,)."""
         with one_thread():
             packed = self.packed_covariances.double()
-            factor = factorise(unpack_lower(packed, self.dim), self._floors(packed[:, : self.dim].mean(dim=1)))
+            lower, floors = unpack_lower(packed, self.dim), self._floors(packed[:, : self.dim].mean(dim=1))
+            factor, failed = try_factorise(lower, floors)
+            if retry and bool(failed):
+                factor, failed = factorise(unpack_lower(packed, self.dim), floors), ~failed
             # About the middle of the queries, or an offset common to all would make every vector long.
             points = torch.cat([self.means.double(), samples]) - samples.mean(dim=0)
             whitened = torch.linalg.solve_triangular(factor[0], points.T, upper=False).T
             means, queries = whitened.split([self.num_classes, len(samples)])
-            return squared_distances(means, queries), log_determinant(factor)[:, None]
+            return squared_distances(means, queries), log_determinant(factor)[:, None], failed
 
     def _regularisation(self) -> tuple[Tensor, Tensor | None, Tensor]:
         """What a query adds to the covariances: ``keep * covariance + (1 - keep) * pooled + floor * identity``.
@@ -328,7 +367,7 @@ class StreamingGMM(State):
         variance = self.packed_covariances[:, : self.dim].double().mean(dim=1)
         if self.shrinkage > 0:
             keep = (weights / (weights + self.shrinkage))[:, None]
-            parts = blocks(self.num_classes, self.dim**2)
+            parts = blocks(self.num_classes, self.dim**2, weights.device)
             pooled = torch.stack([shares[part] @ self.packed_covariances[part].double() for part in parts]).sum(dim=0)
             variance = torch.lerp(shares @ variance, variance, keep[:, 0])
         # A class made of one sample has no variance of its own: measure its floor by the others'.
@@ -344,40 +383,5 @@ class StreamingGMM(State):
     def _check_features(self, features: Tensor) -> None:
         if features.ndim != 2 or features.shape[1] != self.dim or len(features) == 0:
             raise DriftgateError(f"Expected features of shape (N, {self.dim}) but got {tuple(features.shape)}.")
-        if not all_finite(features):
+        if not bool(finite(features)):
             raise DriftgateError("Expected finite features but got NaN or infinity; the network has diverged.")
-
-
-def factorise(lower: Tensor, floor: Tensor) -> Tensor:
-    """(C, R, R) lower Cholesky factors of ``lower + floor * identity``; never fails, ``lower`` is overwritten.
-
-    Early covariances have less than full rank. The floor (C,) of a class grows tenfold until its factorisation
-    succeeds; other classes keep theirs.
-    """
-    diagonal = lower.diagonal(dim1=-2, dim2=-1)
-    diagonal += floor[:, None]
-    factors: Tensor
-    factors, info = torch.linalg.cholesky_ex(lower)
-    while bool((failed := info > 0).any()):
-        diagonal[failed] += 9.0 * floor[failed, None]
-        floor = 10.0 * floor
-        factors[failed], info[failed] = torch.linalg.cholesky_ex(lower[failed])
-    return factors
-
-
-def log_determinant(factors: Tensor) -> Tensor:
-    """(K, R, R) lower Cholesky factors -> (K,) log-determinants of the matrices."""
-    return 2.0 * factors.diagonal(dim1=-2, dim2=-1).log().sum(dim=1)
-
-
-def squared_distances(one: Tensor, other: Tensor) -> Tensor:
-    """(C, R), (N, R) -> (C, N): by a matrix product where that is exact enough, else difference by difference."""
-    longest = torch.cat([one, other]).square().sum(dim=1).max()
-    mode = "use_mm_for_euclid_dist" if bool(longest <= LARGEST_EXPANDED) else "donot_use_mm_for_euclid_dist"
-    return torch.cdist(one, other, compute_mode=mode).square_()
-
-
-def all_finite(values: Tensor) -> bool:
-    """Whether ``values`` holds neither NaN nor infinity, in one pass and without a temporary array."""
-    lowest, highest = values.detach().aminmax()
-    return float(lowest) > -math.inf and float(highest) < math.inf  # NaN fails both

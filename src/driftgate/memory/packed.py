@@ -24,22 +24,22 @@ def packed_size(dim: int) -> int:
 
 
 @lru_cache(maxsize=16)
-def lower_positions(dim: int) -> Tensor:
+def lower_positions(dim: int, device: torch.device) -> Tensor:
     """(P,) where each packed entry stands in the lower triangle of a flattened dim x dim matrix."""
     diagonal, row = torch.arange(packed_size(dim)).div(dim, rounding_mode="floor"), torch.arange(packed_size(dim)) % dim
     column = (row + diagonal) % dim
-    return torch.maximum(row, column) * dim + torch.minimum(row, column)
+    return (torch.maximum(row, column) * dim + torch.minimum(row, column)).to(device)
 
 
 def pack(matrices: Tensor) -> Tensor:
     """(C, R, R) symmetric, of which the lower triangle is read -> (C, P): by wrapped diagonals."""
-    return matrices.flatten(1)[:, lower_positions(matrices.shape[1])]
+    return matrices.flatten(1)[:, lower_positions(matrices.shape[1], matrices.device)]
 
 
 def unpack_lower(packed: Tensor, dim: int) -> Tensor:
     """(C, P) -> (C, R, R): lower triangular, zeros above the diagonal."""
     lower = packed.new_zeros(len(packed), dim * dim)
-    return lower.scatter_(1, lower_positions(dim).expand(len(packed), -1), packed).view(-1, dim, dim)
+    return lower.scatter_(1, lower_positions(dim, packed.device).expand(len(packed), -1), packed).view(-1, dim, dim)
 
 
 def wrap(vectors: Tensor) -> Tensor:
@@ -70,7 +70,8 @@ def class_seconds(centered: Tensor, per_class: Tensor) -> Tensor:
     """(N, R), (C, N) -> (C, R // 2 + 1, R): the weighted sum of outer products of every class."""
     wrapped = wrap(centered)
     second = centered.new_empty(len(per_class), *wrapped.shape[1:])
-    for part in blocks(wrapped.shape[1], 2 * centered.numel()):  # the products, and the matrix product's copy
+    # Twice the products: the matrix product makes a copy.
+    for part in blocks(wrapped.shape[1], 2 * centered.numel(), centered.device):
         products = (centered[:, None] * wrapped[:, part]).flatten(1)
         second[:, part] = (per_class @ products).view(len(per_class), -1, centered.shape[1])
     return second

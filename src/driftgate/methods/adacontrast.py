@@ -7,6 +7,7 @@ against the keys a momentum encoder made of another strong view, and by keeping 
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -126,6 +127,10 @@ class AdaContrast(
         return self._assess(images)
 
     def _step(self, images: Tensor) -> Prediction:
+        with self._all_or_nothing() if self.settings.predict_after_update else nullcontext():
+            return self._learn_and_answer(images)
+
+    def _learn_and_answer(self, images: Tensor) -> Prediction:
         prediction = self._assess(images)
         labels = prediction.pseudo_labels
         query_view = self.views.strong(images, self.generator)

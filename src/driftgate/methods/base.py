@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from driftgate.checkpoint import write_checkpoint
 from driftgate.export import EntropyJudge, ExportReport, Format, Frozen, export
 from driftgate.methods.look import Look
 from driftgate.models.normalization import preserved_buffers
-from driftgate.models.source_model import SourceModel
+from driftgate.models.source_model import Precision, SourceModel, check_precision
 from driftgate.rng import seeded
 from driftgate.state import State, bytes_of, check_finite
 from driftgate.types import DriftgateError, Prediction
@@ -52,11 +53,13 @@ class MethodSettings(BaseModel):
 
     Attributes:
         seed: decides all that the method draws at random.
+        precision: what the network computes in; float16 on CUDA only. Memory and head stay in float32 and float64.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
 
     seed: int = Field(default=0, ge=0, lt=2**63)
+    precision: Precision = "float32"
 
 
 KIND = "method"
@@ -69,6 +72,8 @@ class Method(State, ABC):
     A subclass fills in ``_predict`` and, if it learns, ``_step``; whatever survives a batch is a ``State``, a network
     or a buffer of its own, and moves and is saved with it. The public ``predict`` and ``step`` check the batch first,
     so that a bad one changes nothing. Called, it predicts.
+
+    Threads may share a method: whoever comes while another is at it waits.
     """
 
     name: ClassVar[str] = ""
@@ -102,8 +107,10 @@ class Method(State, ABC):
     def __init__(self, model: SourceModel, settings: MethodSettings) -> None:
         super().__init__()
         _check_needs(type(self), model)
+        model.set_precision(settings.precision)
         self.model = model
         self.settings = settings
+        self.lock = threading.RLock()
         self.steps = 0
         self.generator = seeded(settings.seed)
         self.views: Views = choose_views(None, model.spec)
@@ -120,8 +127,8 @@ class Method(State, ABC):
         ``batch`` is anything ``driftgate.models.input`` understands: tensors, arrays, pictures, a loader's batch.
         """
         inputs = self.model.prepare(batch)
-        self.model.eval()  # the caller may have switched it
-        with torch.inference_mode(False):
+        with self.lock, torch.inference_mode(False):
+            self.model.eval()  # the caller may have switched it
             return self._predict_only(_plain(inputs))
 
     def step(self, batch: Any, *, on_prediction: Callable[[Prediction], None] | None = None) -> Prediction:
@@ -131,6 +138,13 @@ class Method(State, ABC):
         so with ``_tell``, else after it. Whoever waits for the answer need not wait for the learning.
         """
         inputs = self.model.prepare(batch)
+        with self.lock:
+            prediction = self._guarded_step(inputs, on_prediction)
+            self._tell(prediction)
+        return prediction
+
+    def _guarded_step(self, inputs: Tensor, on_prediction: Callable[[Prediction], None] | None) -> Prediction:
+        """One step; where it fails, statistics and random state are those before it."""
         self.model.eval()
         random_state = self.generator.get_state()
         self._on_prediction = on_prediction
@@ -143,7 +157,6 @@ class Method(State, ABC):
                 self._on_prediction = None
                 raise
         self.steps += 1
-        self._tell(prediction)
         return prediction
 
     def _tell(self, prediction: Prediction) -> None:
@@ -206,13 +219,22 @@ class Method(State, ABC):
         """What ``frozen`` does otherwise than ``predict``; empty if nothing."""
         return ""
 
+    def state_dict(self, *arguments: Any, **options: Any) -> dict[str, Tensor]:
+        """Everything that a step may change, by name; between two steps, whatever other threads do."""
+        with self.lock:
+            tensors: dict[str, Tensor] = super().state_dict(*arguments, **options)
+        return tensors
+
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Put back what ``state_dict`` gave: weights, optimiser, memory, thresholds, random state and step count."""
         for name, tensor in state_dict.items():
             check_finite(name, tensor)
         try:
-            return super().load_state_dict(state_dict, strict=strict, assign=assign)
-        except (RuntimeError, KeyError) as error:
+            with self.lock:
+                return super().load_state_dict(state_dict, strict=strict, assign=assign)
+        except DriftgateError:
+            raise
+        except (RuntimeError, KeyError, ValueError) as error:
             reason = " ".join(str(error).split())
             place = f"Expected the weights of {self.model.spec.backbone!r} and the memory of {self.name!r}"
             raise DriftgateError(f"{place}: {reason}") from error
@@ -249,12 +271,15 @@ class Method(State, ABC):
         self.steps = int(steps)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        if fn(torch.zeros(())).dtype != torch.float32:
+        probe = fn(torch.zeros(()))
+        check_precision(self.settings.precision, probe.device)
+        if probe.dtype != torch.float32:
             raise DriftgateError(
                 f"Expected a device to move {self.name!r} to but got another dtype; weights and memory stay in "
                 "float32, precision= says what the network computes in."
             )
-        return super()._apply(fn, recurse)
+        with self.lock:
+            return super()._apply(fn, recurse)
 
     @property
     def device(self) -> torch.device:

@@ -180,7 +180,8 @@ class SoftTargetMethod(BatchwiseMethod[SoftPrediction], settings=SoftTargetSetti
         self.target_classes = prediction.lesson.target_classes
 
     def _numbers(self) -> dict[str, Tensor]:
-        return {"target_classes": self.target_classes.to_tensor()}
+        return super()._numbers() | {"target_classes": self.target_classes.to_tensor()}
 
     def _load_numbers(self, numbers: dict[str, Tensor]) -> None:
+        super()._load_numbers(numbers)
         self.target_classes = TargetClasses.from_tensor(numbers["target_classes"])

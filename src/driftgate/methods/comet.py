@@ -25,7 +25,7 @@ from driftgate.models.source_model import ModelOutput, SourceModel
 from driftgate.novelty.gate import pseudo_label
 from driftgate.novelty.rejection import entropy_prediction
 from driftgate.novelty.scores import entropy
-from driftgate.state import State
+from driftgate.state import State, exact
 from driftgate.types import Prediction
 
 
@@ -135,7 +135,7 @@ class COMET(GradientMethod):
         chosen = self.settings
         prediction = entropy_prediction(output.logits.detach(), chosen.threshold)
         thresholds = prediction.thresholds._replace(known=chosen.tau_known, unknown=chosen.tau_unknown)
-        doubt = entropy(teacher.logits.double().log_softmax(dim=1))
+        doubt = entropy(exact(teacher.logits).log_softmax(dim=1))
         labels = pseudo_label(teacher.logits.argmax(dim=1), doubt, thresholds)
         return replace(prediction, pseudo_labels=labels, thresholds=thresholds)
 

@@ -13,20 +13,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from driftgate.export import BEFORE_BATCH, BY_RUNNING, Frozen, MixtureJudge
-from driftgate.losses import KLForm, MeanTerm, Reduction, contrastive_loss, kl_loss
-from driftgate.memory import CovarianceForm, MixtureEvaluation, StreamingGMM
+from driftgate.losses import contrastive_loss, kl_loss
+from driftgate.memory import MixtureEvaluation, StreamingGMM
 from driftgate.memory.frozen import FrozenMixture
-from driftgate.memory.gmm import FloorRule
+from driftgate.memory.gmm import TOO_LARGE
 from driftgate.methods.base import MethodSettings
-from driftgate.methods.gradient import GradientMethod, GradientSettings
+from driftgate.methods.gmm_settings import PAPER, RELEASED, GMMSettings
+from driftgate.methods.gradient import GradientMethod, largest
 from driftgate.methods.look import Look
 from driftgate.models.normalization import (
     batch_is_steadier,
@@ -41,138 +41,33 @@ from driftgate.novelty.calm import CalmPast, mixture_shift
 from driftgate.novelty.gate import (
     TIES,
     Gate,
-    GateKind,
-    QuantileRule,
-    TieRule,
     make_gate,
     predict_label,
     pseudo_label,
     spare_certain,
 )
 from driftgate.novelty.rejection import entropy_prediction
-from driftgate.novelty.scores import SCORES_FROM_ZERO, MixtureView, ScoreInputs, get_score
-from driftgate.novelty.share import ShareGate, UnknownShare, share_bounds
+from driftgate.novelty.scores import SCORES_FROM_ZERO, MixtureView, ScoreInputs, entropy, get_score
+from driftgate.novelty.share import ShareGate, share_bounds
 from driftgate.rng import seeded
-from driftgate.types import UNLABELED, DriftgateError, Prediction
+from driftgate.state import exact
+from driftgate.types import UNKNOWN, UNLABELED, DriftgateError, Prediction, Thresholds
 
 SOURCE_THRESHOLD = 0.5
 """Of the prediction's entropy, for samples that come before anything was learned; as source-only has it."""
 
 
-class GMMSettings(GradientSettings):
-    """Settings of the method; the paper's symbol in brackets. docs/gmm.md tells how the defaults were chosen.
+class Assessment(NamedTuple):
+    """What a batch was found to be, and the memory that has taken it in; the method keeps it once it has learned.
 
-    Attributes:
-        reduced_dim: size of the reduced feature space (FD_r); at most the size of the features, for more dimensions
-            than that would leave every covariance singular.
-        decay: how much of the mixture's past survives a batch (alpha).
-        covariance: ``full`` keeps a covariance a class (the paper), ``tied`` one for all: a few percent of the memory
-            and of the mixture's time, and no shrinkage, for which there is nothing left to mix.
-        covariance_floor, floor_rule, covariance_shrinkage, mean_shift: see ``StreamingGMM``.
-        class_prior: how much the weights of the classes count beside the likelihoods: 0 not at all (the paper), 1 as
-            in Bayes' rule. Without, a class that never appears gets its mean and covariance from the tails of the
-            predictions, lies over a class that does, and makes its samples look unknown.
-        likelihood_temperature: the logarithms of the likelihoods are divided by it; 1 in the paper. Gaussians of many
-            dimensions are too sure of themselves, and the entropies of 64 of them lie near zero whatever the sample.
-        novelty: name of the novelty score.
-        gate: ``frozen`` (the paper's), ``tracking`` or ``mixture``; see ``driftgate.novelty.gate``.
-        unknown_share: ``auto``; the share of the stream that is unknown, where it is known (0: nothing is rejected and
-            nobody is taught to be unknown); or bounds (low, high) of it. Anything but ``auto`` takes the place of the
-            gate; see ``driftgate.novelty.share``.
-        p_reject: share of the samples that get no pseudo-label.
-        init_batches: batches that set the thresholds of the frozen gate (N_init), window of the tracking one.
-        certain_below: a sample whose novelty lies below is never unknown, whatever the gate says; quantiles would
-            reject a share of any stream, however easy. For the scores in [0, 1] only, 0 in the paper.
-        quantile_rule: which scores of a batch the thresholds are read off.
-        tie_rule: on which side of a threshold a novelty equal to it lies; see ``driftgate.novelty.gate.Ties``.
-        gate_window, refit_every: scores the mixture gate looks at, and batches between two of its fits.
-        contrastive_weight: weight of the contrastive loss (1 in the paper).
-        temperature: of the contrastive loss (tau).
-        reduction: ``sum`` as the equations say, or ``mean``; of both losses.
-        self_pairs, mean_term: see ``contrastive_loss``.
-        kl_weight: weight of the KL divergence loss (lambda).
-        kl_form, kl_temperature: see ``kl_loss``.
-        unknown_weight: weight of the unknown samples in the KL divergence loss; None for 0 where the network is
-            pretrained, else 1. To be undecided is quickly learned and spreads to the classes: a good classifier whose
-            stream holds nothing new would be unlearned by the half that the gate takes for unknown.
-        adapt_layers, backbone_lr_scale: by default what the model knows of itself decides: a pretrained backbone learns
-            at a tenth of the rate under a head that stays, a network trained from scratch as a whole.
-        batch_norm: ``auto`` normalises as the backbone was trained; where that is not known, by the batch if a network
-            trained from scratch, else by those that keep the answers of the first batch steadier between two views.
-        veto_below: a class label is dropped where the classifier as it came gives the class no more than this
-            probability, or an unknown class may take over the slot of one the network cannot recognise; 0 for never.
-        skip_unusual: predict batches that look like none before, but do not learn from them; see ``CalmPast``.
-        min_batch: smaller batches are predicted at once by what is known, and wait until so many samples are together.
+    ``usual`` tells whether the batch looks like those before it.
     """
 
-    adapt_layers: str = "auto"
-    batch_norm: Literal["auto", "batch", "running"] = "auto"  # type: ignore[assignment]
-    veto_below: float = Field(default=0.2, ge=0.0, lt=1.0)
-    skip_unusual: bool = True
-    min_batch: int = Field(default=16, ge=1)
-    backbone_lr_scale: float | None = Field(default=None, ge=0.0)
-    reduced_dim: int = Field(default=64, ge=1)
-    decay: float = Field(default=0.999, ge=0.0, le=1.0)
-    covariance: CovarianceForm = "full"
-    covariance_floor: float = Field(default=1e-6, ge=0.0)
-    floor_rule: FloorRule = "relative"
-    covariance_shrinkage: float = Field(default=300.0, ge=0.0)
-    mean_shift: bool = False
-    class_prior: float = Field(default=1.0, ge=0.0, le=1.0)
-    likelihood_temperature: float = Field(default=1.0, gt=0.0)
-    novelty: str = "likelihood_entropy"
-    gate: GateKind = "tracking"
-    unknown_share: UnknownShare = "auto"
-    p_reject: float = Field(default=0.25, ge=0.0, lt=1.0)
-    init_batches: int = Field(default=30, ge=1)
-    certain_below: float = Field(default=0.01, ge=0.0, le=1.0)
-    quantile_rule: QuantileRule = "interpolated"
-    tie_rule: TieRule = "paper"
-    gate_window: int = Field(default=1024, ge=32)
-    refit_every: int = Field(default=5, ge=1)
-    contrastive_weight: float = Field(default=1.0, ge=0.0)
-    temperature: float = Field(default=0.1, gt=0.0)
-    reduction: Reduction = "mean"
-    self_pairs: bool = False
-    mean_term: MeanTerm = "samples"
-    kl_weight: float = Field(default=1.0, ge=0.0)
-    unknown_weight: float | None = Field(default=None, ge=0.0)
-    kl_form: KLForm = "cross_entropy"
-    kl_temperature: float = Field(default=0.1, gt=0.0)
-
-
-PAPER: dict[str, Any] = {
-    "lr": 0.01,
-    "adapt_layers": "all",
-    "batch_norm": "batch",
-    "veto_below": 0.0,
-    "skip_unusual": False,
-    "min_batch": 1,
-    "backbone_lr_scale": 0.1,
-    "covariance_shrinkage": 0.0,
-    "class_prior": 0.0,
-    "gate": "frozen",
-    "p_reject": 0.5,
-    "certain_below": 0.0,
-    "reduction": "sum",
-    "self_pairs": True,
-    "kl_form": "paper",
-    "unknown_weight": 1.0,
-}
-"""The equations as written, with the learning rate of VisDA-C."""
-
-RELEASED: dict[str, Any] = {
-    **PAPER,
-    "decay": 1.0,
-    "floor_rule": "absolute",
-    "quantile_rule": "released",
-    "tie_rule": "released",
-    "contrastive_weight": 0.0,
-    "kl_form": "bounded",
-    "kl_weight": 1e-3,
-}
-"""What the released code does in effect: no decay, no gradient from the contrastive loss, the bounded KL loss, and its
-own floor, quantiles and inequalities."""
+    prediction: Prediction
+    mixture: StreamingGMM
+    gate: Gate
+    calm: CalmPast
+    usual: bool
 
 
 class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", place=140, colors=("#c8283c", "#ff6b7b"))):
@@ -261,7 +156,7 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
         if len(images) < self.settings.min_batch:
             return self._answer_few(images)
         output, reduced = self._view(self._passes(follow=self._choose_statistics(images)), images)
-        return self._assess(output, reduced, self.mixture.clone(), self.gate.clone())[0]
+        return self._assess(output, reduced).prediction
 
     def _step(self, images: Tensor) -> Prediction:
         if len(images) >= self.settings.min_batch:
@@ -282,20 +177,18 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
         statistics = last_statistics(self.model) if by_batch else None
         passes = self._passes(follow=by_batch)
         output, reduced = self._view(passes, images, last=self.settings.contrastive_weight == 0)
-        # Copies until the end: whatever fails on the way, the state is that of the last good step.
-        mixture, gate, calm = self.mixture.clone(), self.gate.clone(), self.calm.clone()
-        prediction, evaluation = self._assess(output, reduced, mixture, gate)
         # By its own statistics every batch has the same mean, so the last norm layer is asked what it took away.
         shift = mixture_shift(self.mixture, reduced) if statistics is None else batch_mean_shift(self.model, statistics)
-        facts = (evaluation.log_likelihood, prediction.scores, output.features, shift)
-        if self.settings.skip_unusual and not calm.accept(*facts):
+        # Copies until the end: whatever fails on the way, the state is that of the last good step.
+        prediction, mixture, gate, calm, usual = self._assess(output, reduced, shift=shift)
+        if not usual:
             restore_buffers(self.model, buffers)
             self.calm = calm
             return replace(prediction, pseudo_labels=torch.full_like(prediction.labels, UNLABELED))
         self._tell(prediction)
-        view = self._second_view(passes, images)
+        view, unseen = self._second_view(passes, images)
         losses = self._losses(output.logits, reduced, view, prediction.pseudo_labels, mixture.means)
-        prediction = replace(prediction, losses=self._learn(passes, losses))
+        prediction = replace(prediction, losses=self._learn(passes, losses, unseen))
         self.mixture, self.gate, self.calm = mixture, gate, calm
         self.by_batch = int(by_batch)
         return prediction
@@ -304,11 +197,12 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
         """Samples too few for statistics of their own: by those that followed the stream, the mixture and the gate as
         they stand; before anything was learned, as the source model."""
         output, reduced = self._view(self._passes(follow=False), images)
+        self._check_finite(*output, reduced)
         if not bool((self.mixture.weights > 0).any()):
             return entropy_prediction(output.logits, SOURCE_THRESHOLD)
-        evaluation = self._evaluate(self.mixture, reduced)
+        evaluation = self._tempered(self.mixture.evaluate(reduced, prior=self.settings.class_prior))
         novelty = self._novelty(output, reduced, self.mixture, evaluation)
-        prediction = self._judge(output, evaluation, novelty, self.gate)
+        prediction = self._judge(output, evaluation, novelty, self.gate, self.gate.thresholds)
         return replace(prediction, pseudo_labels=torch.full_like(prediction.labels, UNLABELED))
 
     def _choose_statistics(self, images: Tensor) -> bool:
@@ -332,31 +226,54 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
         then the classifier itself is asked for its veto."""
         head = self.model.head
         learns = any(parameter.requires_grad for parameter in head.parameters())
-        if self.settings.veto_below == 0 or not learns or not isinstance(head, nn.Linear):
+        if not self._asks_source or not learns or not isinstance(head, nn.Linear):
             return torch.zeros(0)
         bias = head.weight.new_zeros(head.out_features) if head.bias is None else head.bias
         return torch.cat([head.weight, bias[:, None]], dim=1).detach().clone()
 
     def _view(self, passes: Passes, images: Tensor, *, last: bool = True) -> tuple[ModelOutput, Tensor]:
-        """Features, logits and reduced features r(g(x)) of shape (N, R)."""
-        output = self._forward(passes, images, last=last)
+        """Features, logits and reduced features r(g(x)) of shape (N, R); nobody has looked at them yet."""
+        output = passes.forward(images, last=last)
         reduced: Tensor = self.reducer(output.features)
-        self._check_finite(reduced)
         return output, reduced
 
     def _assess(
-        self, output: ModelOutput, reduced: Tensor, mixture: StreamingGMM, gate: Gate
-    ) -> tuple[Prediction, MixtureEvaluation]:
-        """Update ``mixture`` and ``gate`` with the batch, then label and predict it; and what the mixture said."""
-        mixture.update(reduced, output.logits.detach().softmax(dim=1))
-        evaluation = self._evaluate(mixture, reduced)
-        novelty = self._novelty(output, reduced, mixture, evaluation)
-        gate.update(novelty)
-        return self._judge(output, evaluation, novelty, gate), evaluation
+        self,
+        output: ModelOutput,
+        reduced: Tensor,
+        *,
+        shift: Tensor | None = None,
+        beside: tuple[Tensor, ...] = (),
+    ) -> Assessment:
+        """Let copies of mixture, gate and calm past take the batch in, then label and predict it.
 
-    def _evaluate(self, mixture: StreamingGMM, reduced: Tensor) -> MixtureEvaluation:
-        """What the mixture says of (N, R), tempered."""
-        sharp = mixture.evaluate(reduced, prior=self.settings.class_prior)
+        All that the host must know of it comes in one read: whether the outputs are finite, those ``beside`` included,
+        and the mixture sound, the thresholds, and, with a ``shift``, whether the batch is usual.
+        """
+        scores = output.logits.detach().softmax(dim=1)
+        mixture, height = self.mixture.clone(), largest(*output, reduced, *beside)
+        sound = mixture.update_unseen(reduced, scores)
+        judged = self.settings.skip_unusual and shift is not None
+        for retry in (False, True):
+            gate, calm = self.gate.clone(), self.calm.clone()
+            evaluation, failed = mixture.evaluate_unseen(reduced, prior=self.settings.class_prior, retry=retry)
+            evaluation = self._tempered(evaluation)
+            novelty = self._novelty(output, reduced, mixture, evaluation)
+            gate.take_in(novelty)
+            usual = torch.ones_like(sound)
+            if judged and shift is not None:
+                usual = calm.take_in(evaluation.log_likelihood, scores, output.features, shift)
+            told = torch.stack([exact(value) for value in (height, sound, failed, usual, *gate.cuts)]).tolist()
+            self._check_largest(told[0])
+            if not told[1]:
+                raise DriftgateError(TOO_LARGE)
+            if not told[2]:
+                break
+        prediction = self._judge(output, evaluation, novelty, gate, Thresholds(*told[4:]))
+        return Assessment(prediction, mixture, gate, calm, bool(told[3]))
+
+    def _tempered(self, sharp: MixtureEvaluation) -> MixtureEvaluation:
+        """What the mixture says, divided by the temperature."""
         return sharp._replace(log_likelihood=sharp.log_likelihood / self.settings.likelihood_temperature)
 
     def _novelty(
@@ -371,11 +288,13 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
             )
         )
 
-    def _judge(self, output: ModelOutput, evaluation: MixtureEvaluation, novelty: Tensor, gate: Gate) -> Prediction:
-        """Class or unknown for each sample, to answer and to learn from."""
+    def _judge(
+        self, output: ModelOutput, evaluation: MixtureEvaluation, novelty: Tensor, gate: Gate, found: Thresholds
+    ) -> Prediction:
+        """Class or unknown for each sample, to answer and to learn from, by the thresholds ``found`` by the gate."""
         scores = output.logits.detach().softmax(dim=1)
-        thresholds = spare_certain(gate.thresholds, self._certain_below)
-        likeliest = evaluation.log_likelihood.argmax(dim=1)
+        thresholds = spare_certain(found, self._certain_below)
+        likeliest = evaluation.log_likelihood.argmax(dim=1).to(scores.device)
         labels = pseudo_label(likeliest, novelty, thresholds, self.settings.tie_rule)
         return Prediction(
             labels=predict_label(scores.argmax(dim=1), novelty, thresholds, self.settings.tie_rule),
@@ -387,36 +306,46 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
         )
 
     def _vetoed(self, output: ModelOutput, labels: Tensor) -> Tensor:
-        """(N,) -> (N,): class labels that the classifier as it came does not believe."""
-        if self.settings.veto_below == 0:
-            return torch.zeros_like(labels, dtype=torch.bool)
+        """(N,) -> (N,): labels against the classifier as it came: a class it does not believe, unknown where it is in
+        no doubt."""
+        vetoed = torch.zeros_like(labels, dtype=torch.bool)
+        if not self._asks_source:
+            return vetoed
         logits = output.logits.detach()
         if len(self.source_head):
             logits = F.linear(output.features.detach(), self.source_head[:, :-1], self.source_head[:, -1])
-        believed = logits.softmax(dim=1).gather(1, labels.clamp_min(0)[:, None])
-        return (labels >= 0) & (believed[:, 0] <= self.settings.veto_below)
+        logs = logits.log_softmax(dim=1)
+        if self.settings.veto_below > 0:
+            believed = logs.gather(1, labels.clamp_min(0)[:, None])[:, 0].exp()
+            vetoed = (labels >= 0) & (believed <= self.settings.veto_below)
+        if self.settings.doubt_above > 0:
+            vetoed = vetoed | ((labels == UNKNOWN) & (entropy(logs) <= self.settings.doubt_above))
+        return vetoed
 
-    def _second_view(self, passes: Passes, images: Tensor) -> Tensor:
-        """Reduced features (N, R) of another view."""
+    @property
+    def _asks_source(self) -> bool:
+        """Whether labels need the consent of the classifier as it came."""
+        return self.settings.veto_below > 0 or self.settings.doubt_above > 0
+
+    def _second_view(self, passes: Passes, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Reduced features (N, R) of another view, and the ``largest`` of its outputs, which nobody has looked at."""
         images = self.views.weak(images, self.generator)
         # Without a contrastive loss only the statistics of batch norm follow both views, as in the released code.
         with torch.set_grad_enabled(self.settings.contrastive_weight > 0):
-            return self._view(passes, images)[1]
+            output, reduced = self._view(passes, images)
+        return reduced, largest(*output, reduced)
 
     def _losses(
         self, logits: Tensor, reduced: Tensor, view: Tensor, pseudo_labels: Tensor, means: Tensor
     ) -> dict[str, Tensor]:
         """Eq. 8: the contrastive loss on both views and the KL divergence loss on the images themselves."""
-        chosen, unknown_weight = self.settings, self.settings.unknown_weight
-        if unknown_weight is None:
-            unknown_weight = 0.0 if self.model.spec.pretrained else 1.0
+        chosen = self.settings
         divergence = kl_loss(
             logits,
             pseudo_labels,
             form=chosen.kl_form,
             reduction=chosen.reduction,
             temperature=chosen.kl_temperature,
-            unknown_weight=unknown_weight,
         )
         losses = {"kl": chosen.kl_weight * divergence}
         if chosen.contrastive_weight == 0:
@@ -433,7 +362,8 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
         return {**losses, "contrastive": chosen.contrastive_weight * contrastive}
 
     def _numbers(self) -> dict[str, Tensor]:
-        return {"by_batch": torch.tensor(self.by_batch)}
+        return super()._numbers() | {"by_batch": torch.tensor(self.by_batch)}
 
     def _load_numbers(self, numbers: dict[str, Tensor]) -> None:
+        super()._load_numbers(numbers)
         self.by_batch = int(numbers["by_batch"])

@@ -16,12 +16,12 @@ from torch.nn import functional as F
 
 from driftgate.export import Frozen
 from driftgate.losses import KLForm, MeanTerm
-from driftgate.memory import MeanTeacher, ModelCopy, StreamingGMM
+from driftgate.memory import MeanTeacher, ModelCopy
 from driftgate.methods.base import MethodSettings
-from driftgate.methods.gmm import GMM, GMMSettings
+from driftgate.methods.gmm import GMM, Assessment, GMMSettings
 from driftgate.methods.look import Look
 from driftgate.models.source_model import ModelOutput, SourceModel
-from driftgate.novelty.gate import Gate, GateKind, predict_label
+from driftgate.novelty.gate import GateKind, predict_label
 from driftgate.types import DriftgateError, Prediction
 
 
@@ -43,6 +43,7 @@ class GMMCOMETSettings(GMMSettings):
     backbone_lr_scale: float | None = Field(default=0.1, ge=0.0)
     batch_norm: Literal["batch", "running"] = "running"
     veto_below: float = Field(default=0.0, ge=0.0, lt=1.0)
+    doubt_above: float = Field(default=0.0, ge=0.0, lt=1.0)
     skip_unusual: Literal[False] = False
     min_batch: Literal[1] = 1
     gate: GateKind = "frozen"
@@ -50,7 +51,6 @@ class GMMCOMETSettings(GMMSettings):
     init_batches: int = Field(default=50, ge=1)
     mean_term: MeanTerm = "classes"
     kl_form: KLForm = "comet"
-    unknown_weight: float | None = Field(default=1.0, ge=0.0)
     teacher_momentum: float = Field(default=0.999, ge=0.0, le=1.0)
     consistency_weight: float = Field(default=1.0, ge=0.0)
     source_consistency_weight: float = Field(default=2.0, ge=0.0)
@@ -111,37 +111,33 @@ class GMMCOMET(
         )
 
     def _predict(self, images: Tensor) -> Prediction:
-        student = self._forward(self._passes(), images)
-        return self._assess_together(student, self.teacher.forward(images), self.mixture.clone(), self.gate.clone())
+        student = self._passes().forward(images, last=True)
+        return self._assess_together(student, self.teacher.forward(images)).prediction
 
     def _step(self, images: Tensor) -> Prediction:
         passes, contrastive = self._passes(), self.settings.contrastive_weight > 0
         student, reduced = self._view(passes, images, last=not contrastive)
         teacher = self.teacher.forward(images)
-        mixture, gate = self.mixture.clone(), self.gate.clone()
-        prediction = self._assess_together(student, teacher, mixture, gate)
+        prediction, mixture, gate, *_ = self._assess_together(student, teacher)
         self._tell(prediction)
         # Without a contrastive loss nobody looks at a second view, unless batch norm follows it.
         again = contrastive or self.settings.batch_norm == "batch"
-        view = self._second_view(passes, images) if again else reduced
+        view, unseen = self._second_view(passes, images) if again else (reduced, None)
         losses = self._losses(student.logits, reduced, view, prediction.pseudo_labels, mixture.means)
         losses["consistency"] = self._consistency(student.features, teacher.features, images)
-        prediction = replace(prediction, losses=self._learn(passes, losses))
+        prediction = replace(prediction, losses=self._learn(passes, losses, unseen))
         self.teacher.update()
         self.mixture, self.gate = mixture, gate
         return prediction
 
-    def _assess_together(
-        self, student: ModelOutput, teacher: ModelOutput, mixture: StreamingGMM, gate: Gate
-    ) -> Prediction:
+    def _assess_together(self, student: ModelOutput, teacher: ModelOutput) -> Assessment:
         """The mixture sees the teacher alone; the class is that of the mean of both predictions."""
-        self._check_finite(*teacher)
-        reduced = self.reducer(teacher.features)
-        self._check_finite(reduced)
-        assessed, _ = self._assess(teacher, reduced, mixture, gate)
-        scores = (student.logits.detach().softmax(dim=1) + assessed.scores) / 2.0
-        labels = predict_label(scores.argmax(dim=1), assessed.novelty, assessed.thresholds, self.settings.tie_rule)
-        return replace(assessed, scores=scores, labels=labels)
+        assessed = self._assess(teacher, self.reducer(teacher.features), beside=student)
+        prediction = assessed.prediction
+        scores = (student.logits.detach().softmax(dim=1) + prediction.scores) / 2.0
+        rule = self.settings.tie_rule
+        labels = predict_label(scores.argmax(dim=1), prediction.novelty, prediction.thresholds, rule)
+        return assessed._replace(prediction=replace(prediction, scores=scores, labels=labels))
 
     def _consistency(self, student: Tensor, teacher: Tensor, images: Tensor) -> Tensor:
         """Mean squared distances of the student's features (N, D) to the teacher's and to the source model's."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import reduce
 from typing import Any, ClassVar, Literal, Self
 
@@ -13,6 +15,7 @@ from torch import Tensor, nn
 
 from driftgate.checkpoint import under_prefix, with_prefix
 from driftgate.methods.base import Method, MethodSettings
+from driftgate.methods.loss_scale import LossScale
 from driftgate.models.layers import select_parameters
 from driftgate.models.passes import MemoryMode, Passes
 from driftgate.models.source_model import ModelOutput, SourceModel
@@ -29,11 +32,24 @@ OPTIMIZER = "optimizer"
 """Before the names of the optimiser's tensors in a method's state."""
 
 
+def largest(*outputs: Tensor) -> Tensor:
+    """() the largest number in any of them, whatever its sign; NaN where there is one."""
+    return torch.stack([part.detach().abs().max() for part in outputs]).max()
+
+
+OptimizerName = Literal["sgd", "adam", "adamw"]
+
+LARGEST_RATE = 1e6
+"""Of a learning rate: beyond it a step leaves the range of float32, whatever the gradient."""
+
+
 class GradientSettings(MethodSettings):
-    """Settings of SGD and of the network's passes.
+    """Settings of the optimiser and of the network's passes.
 
     Attributes:
-        lr, momentum, nesterov, weight_decay: of SGD.
+        optimizer: ``sgd``, ``adam`` or ``adamw``.
+        lr, weight_decay: of any of them.
+        momentum, nesterov: of SGD; for Adam, ``momentum`` is its first beta, the second is 0.999.
         backbone_lr_scale: the backbone learns at ``lr`` times this; None for a tenth where it is pretrained, else 1.
         max_grad_norm: gradients longer than this are scaled down to it; None leaves them as they are.
         adapt_layers: which parameters learn; see ``driftgate.models.layers``.
@@ -42,7 +58,8 @@ class GradientSettings(MethodSettings):
         memory: how much memory a step may take; see ``driftgate.models.passes``.
     """
 
-    lr: float = Field(default=0.001, gt=0.0)
+    optimizer: OptimizerName = "sgd"
+    lr: float = Field(default=0.001, gt=0.0, le=LARGEST_RATE)
     backbone_lr_scale: float | None = Field(default=0.1, ge=0.0)
     momentum: float = Field(default=0.9, ge=0.0, lt=1.0)
     nesterov: bool = True
@@ -54,7 +71,7 @@ class GradientSettings(MethodSettings):
 
 
 class GradientMethod(Method):
-    """A method that takes one step of SGD a batch.
+    """A method that takes one step of its optimiser a batch.
 
     A subclass may have networks of its own (``build_networks``); they learn at the full rate.
     """
@@ -67,6 +84,7 @@ class GradientMethod(Method):
         with DrawFrom(self.generator):
             self.build_networks()
         self.optimizer = self._build_optimizer()
+        self.scale = LossScale() if self.settings.precision == "float16" else None
 
     def build_networks(self) -> None:
         """Make networks of the method's own, as attributes; runs once, with the method's own random numbers."""
@@ -87,6 +105,9 @@ class GradientMethod(Method):
             {"params": backbone, "lr": chosen.lr * scale},
             {"params": [*head, *own]},
         ]
+        if chosen.optimizer != "sgd":
+            kind = torch.optim.Adam if chosen.optimizer == "adam" else torch.optim.AdamW
+            return kind(groups, lr=chosen.lr, betas=(chosen.momentum, 0.999), weight_decay=chosen.weight_decay)
         return torch.optim.SGD(
             groups,
             lr=chosen.lr,
@@ -102,8 +123,11 @@ class GradientMethod(Method):
 
     def _check_finite(self, *outputs: Tensor) -> None:
         """Refuse to go on with a network that has diverged."""
+        self._check_largest(float(largest(*outputs)))
+
+    def _check_largest(self, value: float) -> None:
         # NaN is not smaller than anything, so it is caught as well.
-        if not all(bool(part.detach().abs().max() < LARGEST_FEATURE) for part in outputs):
+        if not value < LARGEST_FEATURE:
             raise DivergedError(
                 f"Expected finite features but the network diverged after {self.steps} steps; load an earlier state, "
                 f"and lower lr (now {self.settings.lr}) or set max_grad_norm."
@@ -115,35 +139,82 @@ class GradientMethod(Method):
         self._check_finite(*output)
         return output
 
-    def _learn(self, passes: Passes, losses: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def _learn(self, passes: Passes, losses: Mapping[str, Tensor], unseen: Tensor | None = None) -> dict[str, Tensor]:
         """One step of the optimiser on the sum of ``losses``; what was minimised, by name, without gradient.
 
         A gradient that is not finite is left out, for it would destroy the network.
+
+        ``unseen`` is the ``largest`` of outputs that nobody has looked at yet; the step does, before anything changes.
         """
-        if not any(loss.requires_grad for loss in losses.values()):
-            return {}  # nothing to learn from: every term of the loss was empty
+        if not any(loss.requires_grad for loss in losses.values()):  # every term of the loss was empty
+            if unseen is not None:
+                self._check_largest(float(unseen))
+            return {}
         loss = reduce(torch.add, losses.values())
         self.optimizer.zero_grad(set_to_none=True)
-        passes.backward(loss)
-        self._apply_gradients(loss)
+        self._backward(passes, loss)
+        self._apply_gradients(loss, unseen)
         return {name: value.detach() for name, value in losses.items()}
 
-    def _apply_gradients(self, loss: Tensor) -> None:
+    def _backward(self, passes: Passes, loss: Tensor) -> None:
+        """Add the gradient of ``loss``; in float16 of its ``scale``-fold, or small ones would vanish."""
+        passes.backward(loss if self.scale is None else self.scale.value * loss)
+
+    def _apply_gradients(self, loss: Tensor, unseen: Tensor | None = None) -> None:
         """Step along the gradients gathered so far; for a method whose losses need backward passes of their own."""
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        if self.scale is not None:
+            self.scale.divide(parameters)
         limit = self.settings.max_grad_norm
         norm = nn.utils.clip_grad_norm_(parameters, float("inf") if limit is None else limit)
-        if bool(norm.isfinite()):
-            self.optimizer.step()
-        else:
-            logger.warning("step %d: the gradient is not finite (loss %.4g); nothing learned", self.steps, loss.item())
-        self.optimizer.zero_grad(set_to_none=True)
+        states = self.optimizer.state.values()
+        remembered = [value for state in states for value in state.values() if isinstance(value, Tensor) and value.ndim]
+        momentum = nn.utils.get_total_norm(remembered) if remembered else torch.zeros_like(norm)
+        # All in one read, for which a device has to finish its work.
+        told = [norm, momentum.to(norm), *([] if unseen is None else [unseen.to(norm)])]
+        length, memory, *outputs = torch.stack(told).tolist()
+        try:
+            for value in outputs:
+                self._check_largest(value)
+            if not math.isfinite(memory):
+                raise DivergedError(
+                    f"Expected a finite momentum but it is {memory} after {self.steps} steps; load an earlier state."
+                )
+            if self.scale is not None:
+                self.scale.follow(length < LARGEST_FEATURE)
+            if length < LARGEST_FEATURE:  # with a momentum below it too, no weight can leave float32
+                self.optimizer.step()
+            elif self.scale is None:  # in float16 it only tells that the scale was too large
+                facts = (self.steps, loss.item())
+                logger.warning("step %d: the gradient is not finite (loss %.4g); nothing learned", *facts)
+        finally:
+            self.optimizer.zero_grad(set_to_none=True)
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """Put back weights and optimiser where an error is on its way out, for a method that goes on after the update.
+
+        It holds what learns twice for the time of the step; all others fail before anything has changed.
+        """
+        learning = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        weights = [parameter.detach().clone() for parameter in learning]
+        tensors = {name: value.clone() for name, value in self._optimizer_tensors().items()}
+        try:
+            yield
+        except BaseException:
+            with torch.no_grad():
+                for parameter, before in zip(learning, weights, strict=True):
+                    parameter.copy_(before)
+            self._fill_optimizer(tensors)
+            raise
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Move the optimiser too: a moved parameter may be a new one, so that it is built again and filled."""
-        tensors = self._optimizer_tensors()
+        tensors, groups = self._optimizer_tensors(), self.optimizer.param_groups
         super()._apply(fn, recurse)
         self.optimizer = self._build_optimizer()
+        for group, before in zip(self.optimizer.param_groups, groups, strict=True):
+            group["lr"] = before["lr"]  # which a guard may have lowered
         self._fill_optimizer(tensors)
         return self
 
@@ -157,6 +228,13 @@ class GradientMethod(Method):
             del state_dict[f"{prefix}{OPTIMIZER}.{name}"]
         super()._load_from_state_dict(state_dict, prefix, *rest)
         self._fill_optimizer(tensors)
+
+    def _numbers(self) -> dict[str, Tensor]:
+        return {} if self.scale is None else {"loss_scale": self.scale.to_tensor()}
+
+    def _load_numbers(self, numbers: dict[str, Tensor]) -> None:
+        if self.scale is not None:
+            self.scale.fill(numbers["loss_scale"])
 
     def _optimizer_tensors(self) -> dict[str, Tensor]:
         """What the optimiser remembers of each parameter, as ``kind.parameter``."""

@@ -23,6 +23,7 @@ from driftgate.methods.batchwise import SoftTargetMethod, SoftTargets, SoftTarge
 from driftgate.methods.look import Look
 from driftgate.methods.target_classes import TargetClasses
 from driftgate.models.source_model import ModelOutput, SourceModel
+from driftgate.state import exact
 from driftgate.types import UNKNOWN, DriftgateError
 
 logger = logging.getLogger(__name__)
@@ -101,7 +102,8 @@ class LEAD(
     def _subspaces(self) -> Subspaces:
         """The split by the classifier as it is now; made again only if it changed, for it is frozen by default."""
         weight = self._classifier_weight()
-        if self._split is None or not torch.equal(self._split[0], weight):
+        same_place = self._split is not None and self._split[0].device == weight.device
+        if self._split is None or not same_place or not torch.equal(self._split[0], weight):
             self._split = (weight.clone(), split_space(weight))
         return self._split[1]
 
@@ -137,7 +139,7 @@ def split_space(weight: Tensor) -> Subspaces:
     num_classes, dim = weight.shape
     rank = known_rank(num_classes, dim)
     # In float64, so that the columns are orthonormal to the last bit of float32.
-    vectors = torch.linalg.svd(weight.T.double(), full_matrices=True).U.to(weight.dtype)
+    vectors = torch.linalg.svd(exact(weight.T), full_matrices=True).U.to(weight)
     return Subspaces(vectors[:, :rank].contiguous(), vectors[:, rank:].contiguous())
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from driftgate.state import exact
+
 MOST_ROUNDS = 100
 LARGEST_BLOCK = 2**21
 """Numbers of one array of (classes, clusters, samples); beyond it the classes are taken in blocks."""
@@ -22,10 +24,10 @@ def negative_similarity(features: Tensor, negatives: Tensor, num_clusters: int) 
         return features.new_full(negatives.shape, -torch.inf)
     clusters = min(num_clusters, size)
     groups = max(LARGEST_BLOCK // (clusters * len(features)), 1)
-    points = features.double()
+    points = exact(features)
     gram = points @ points.T
     parts = [_nearest_center(gram, part, clusters) for part in torch.split(negatives, groups)]
-    return torch.cat(parts).to(features.dtype)
+    return torch.cat(parts).to(features)
 
 
 def _nearest_center(gram: Tensor, members: Tensor, clusters: int) -> Tensor:
@@ -45,7 +47,7 @@ def group_means(gram: Tensor, members: Tensor, clusters: int) -> Tensor:
     It starts with the samples farthest from each other, so that no random number is needed. A row of zeros is a
     cluster without samples.
     """
-    inside = members.to(gram.dtype)
+    inside = members.to(gram)
     seeds = _spread_out(gram, inside, clusters)
     centers = torch.nn.functional.one_hot(seeds, gram.shape[0]).to(gram.dtype)
     before: Tensor | None = None

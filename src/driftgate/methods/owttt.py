@@ -7,6 +7,7 @@ features with the source's Gaussian, and predict with the network that has just 
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
@@ -30,7 +31,7 @@ from driftgate.models.source_model import SourceModel
 from driftgate.models.statistics import SourceStatistics
 from driftgate.novelty.gate import predict_label
 from driftgate.novelty.otsu import otsu_threshold
-from driftgate.state import State
+from driftgate.state import State, exact
 from driftgate.types import UNKNOWN, UNLABELED, Prediction, Thresholds
 
 ONLY_KNOWN = 1.0
@@ -148,6 +149,10 @@ class OWTTT(
         return self._answer(features, self._assess(features, memory), memory)
 
     def _step(self, images: Tensor) -> Prediction:
+        with self._all_or_nothing() if self.settings.predict_after_update else nullcontext():
+            return self._learn_and_answer(images)
+
+    def _learn_and_answer(self, images: Tensor) -> Prediction:
         # Copies until the end: whatever fails on the way, the memory is that of the last good step.
         memory = self.memory.clone()
         pool = memory.pool["feature"].clone()
@@ -170,13 +175,14 @@ class OWTTT(
         memory.learning.push(score=novelty)
         threshold = otsu_threshold(memory.learning["score"], one_group=ONLY_KNOWN)
         seen = novelty < threshold
-        pseudo_labels = torch.full((len(features),), UNLABELED)
+        pseudo_labels = torch.full_like(seen, UNLABELED, dtype=torch.int64)
         # As published, nobody learns a label before there is a prototype for the unseen ones.
         if len(memory.pool) > 0:
             known, unknown = surer_halves(novelty, seen)
-            pseudo_labels = torch.where(known, cosines.argmax(dim=1), torch.where(unknown, UNKNOWN, UNLABELED))
+            classes = cosines.argmax(dim=1).to(seen.device)
+            pseudo_labels = torch.where(known, classes, torch.where(unknown, UNKNOWN, UNLABELED))
         grow_pool(memory.pool, features, novelty, threshold)
-        return Assessment(seen, pseudo_labels, threshold)
+        return Assessment(seen.to(features.device), pseudo_labels.to(features.device), threshold)
 
     def _prototype_loss(self, features: Tensor, pool: Tensor, pseudo_labels: Tensor) -> Tensor:
         """Half of the cross-entropy over the C prototypes on seen, and over C + 1 on unseen samples (step 6)."""
@@ -189,7 +195,8 @@ class OWTTT(
             # The nearest prototype of the pool stands for all that is new.
             new = cosine_similarity(features[unknown], pool).amax(dim=1, keepdim=True) / self.settings.temperature
             extended = torch.cat([logits[unknown], new], dim=1)
-            loss = loss + 0.5 * F.cross_entropy(extended, torch.full((len(extended),), logits.shape[1]))
+            last = torch.full((len(extended),), logits.shape[1], device=logits.device)
+            loss = loss + 0.5 * F.cross_entropy(extended, last)
         return self.settings.prototype_weight * loss
 
     def _adapt(
@@ -203,17 +210,17 @@ class OWTTT(
         self.optimizer.zero_grad(set_to_none=True)
         losses = {}
         if prototype_loss.requires_grad:
-            passes.backward(prototype_loss)
+            self._backward(passes, prototype_loss)
             losses["prototypes"] = prototype_loss.detach()
-        total = prototype_loss.detach().double()
+        total = prototype_loss.detach()
         weight = self.settings.alignment_weight * self.settings.alignment_scale
         if weight > 0 and bool(assessment.seen.any()):
             passes = self._passes()
             features = self._forward(passes, images[assessment.seen]).features
             alignment = weight * self._alignment(*memory.gaussian.update(features))
-            passes.backward(alignment)
+            self._backward(passes, alignment)
             losses["alignment"] = alignment.detach()
-            total = total + alignment.detach()
+            total = total + alignment.detach().to(total)
         self._apply_gradients(total)
         return losses
 
@@ -238,7 +245,7 @@ class OWTTT(
 def _novelty(cosines: Tensor) -> Tensor:
     """(N, C) -> (N,) float64: one minus the largest cosine; in [0, 2]."""
     # Rounded to float32 first, as the queue keeps it, so that a sample falls on the same side in both.
-    return (1.0 - cosines.detach().amax(dim=1)).double()
+    return exact(1.0 - cosines.detach().amax(dim=1))
 
 
 def surer_halves(novelty: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
@@ -265,9 +272,11 @@ def grow_pool(pool: RingQueue, features: Tensor, novelty: Tensor, threshold: flo
     if len(unseen) == 0:
         return
     unseen = unseen[novelty[unseen].argsort(descending=True, stable=True)]
-    candidates = F.normalize(features[unseen], dim=1)
+    # One sample after another decides whether the next may join: work for the host.
+    candidates = F.normalize(features[unseen.to(features.device)], dim=1).cpu()
+    novelty, unseen = novelty.cpu(), unseen.cpu()
     to_source = 1.0 - novelty[unseen].numpy()
-    to_pool = (candidates @ _oldest_first(pool).T).double().numpy()
+    to_pool = (candidates @ _oldest_first(pool).T.cpu()).double().numpy()
     between = (candidates @ candidates.T).double().numpy()
     nearest = np.maximum(to_source, to_pool.max(axis=1, initial=-1.0))
     distance = otsu_threshold(torch.from_numpy(1.0 - nearest), one_group=0.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import torch
 from torch import Tensor, nn
 
 from driftgate.checkpoint import foreign_content, read_checkpoint, under_prefix
@@ -18,11 +19,19 @@ from driftgate.types import DriftgateError
 from driftgate.views import KINDS, ViewsChoice
 
 
-def load_method(path: str | Path, *, model: nn.Module | None = None, views: ViewsChoice = None) -> Method:
+def load_method(
+    path: str | Path,
+    *,
+    model: nn.Module | None = None,
+    views: ViewsChoice = None,
+    device: str | torch.device | None = None,
+    map_location: str | torch.device | None = None,
+) -> Method:
     """A method as it was saved.
 
     ``model`` is needed only around a network of the user's own, to be filled: the model, or the plain network if it
-    was wrapped whole. ``views`` is needed only where they were the user's own.
+    was wrapped whole. ``views`` is needed only where they were the user's own. ``device``, which may also be called
+    ``map_location`` as torch does, is where it shall be, wherever it was; None for where ``model`` is, or the CPU.
     """
     tensors, info = read_checkpoint(path, KIND)
     if not {"method", "settings", "model"} <= info.keys():
@@ -37,7 +46,9 @@ def load_method(path: str | Path, *, model: nn.Module | None = None, views: View
         statistics = SourceStatistics.from_tensors(under_prefix(f"model.{STATISTICS}", tensors))
         model.statistics = model.statistics or statistics
         resolve_settings(info["method"], None, info["settings"])  # nothing but settings may come in by their name
-        method = create(info["method"], model, views=info.get("views") if views is None else views, **info["settings"])
+        chosen = info.get("views") if views is None else views
+        place = map_location if device is None else device
+        method = create(info["method"], model, views=chosen, device=place, **info["settings"])
         try:
             method.load_state_dict(with_names_of_today(tensors))
         except DriftgateError as error:

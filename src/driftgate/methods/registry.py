@@ -9,6 +9,7 @@ from functools import cache
 from importlib import metadata
 from typing import Any, TypeVar
 
+import torch
 from pydantic import BaseModel, ValidationError
 
 from driftgate.methods.base import KNOWN, Method, MethodSettings, add_method
@@ -81,20 +82,44 @@ def _is_ours(method: type[Method]) -> bool:
 
 
 def create(
-    name: str, model: SourceModel, *, preset: str | None = None, views: ViewsChoice = None, **settings: Any
+    name: str,
+    model: SourceModel,
+    *,
+    preset: str | None = None,
+    views: ViewsChoice = None,
+    device: str | torch.device | None = None,
+    **settings: Any,
 ) -> Method:
     """A method by name around ``model``, which it adapts in place; settings as keywords, a preset underneath them.
 
     ``views`` is how the method gets a second look at a batch, if it needs one: see ``driftgate.views``. None takes
-    what fits the model's inputs.
+    what fits the model's inputs. ``device`` is where the model and all else shall be; None leaves the model where it
+    is.
     """
     if not isinstance(model, SourceModel):
         raise DriftgateError(
             f"Expected a wrapped network but got {type(model).__name__}; pass driftgate.wrap(network, class_names=...)."
         )
+    if device is not None:
+        model.to(check_device(device))
     method = get_method(name)(model, resolve_settings(name, preset, settings))
+    if method.device.type != "cpu":
+        method.to(method.device)  # what was made beside the model was made on the CPU
     method.views = choose_views(views, model.spec)
     return method
+
+
+def check_device(device: str | torch.device) -> torch.device:
+    """The device of that name; refused where this machine has none of the kind."""
+    try:
+        found = torch.device(device)
+        torch.zeros(1, device=found)
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise DriftgateError(f"Expected a device of this machine but got {str(device)!r}: {reason}") from error
+    if found.type == "meta":
+        raise DriftgateError("Expected a device that holds values but got 'meta'.")
+    return found
 
 
 def resolve_settings(name: str, preset: str | None, settings: dict[str, Any]) -> MethodSettings:

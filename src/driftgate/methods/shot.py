@@ -18,6 +18,7 @@ from driftgate.methods.batchwise import BatchwiseMethod, BatchwiseSettings
 from driftgate.models.source_model import ModelOutput
 from driftgate.novelty.gate import predict_label
 from driftgate.novelty.scores import entropy
+from driftgate.state import exact
 from driftgate.types import UNKNOWN, Prediction, Thresholds
 
 
@@ -91,9 +92,9 @@ class Shot(BatchwiseMethod[Prediction], settings=ShotSettings):
 
     def assess(self, output: ModelOutput) -> Prediction:
         scores = output.logits.softmax(dim=1)
-        novelty = entropy(output.logits.double().log_softmax(dim=1))
+        novelty = entropy(exact(output.logits).log_softmax(dim=1))
         thresholds = self._thresholds(novelty)
-        known = novelty <= thresholds.known
+        known = (novelty <= thresholds.known).to(scores.device)
         pseudo_labels = torch.full_like(known, UNKNOWN, dtype=torch.int64)
         pseudo_labels[known] = centroid_labels(output.features[known], scores[known], self.settings.candidate_count)
         labels = predict_label(scores.argmax(dim=1), novelty, thresholds)

@@ -42,7 +42,10 @@ class Tent(
 
     summary: ClassVar[str] = "entropy minimisation on the norm layers (closed-set); entropy threshold"
     universal: ClassVar[bool] = False
-    presets: ClassVar[dict[str, dict[str, Any]]] = {"imagenet": {"lr": 0.00025}}
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "imagenet": {"lr": 0.00025},
+        "cifar": {"optimizer": "adam", "lr": 0.001},
+    }
     settings: TentSettings
 
     def assess(self, output: ModelOutput) -> Prediction:

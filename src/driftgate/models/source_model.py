@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self, get_args
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +26,8 @@ STATISTICS = "statistics"
 X86 = ("x86_64", "AMD64")
 """What ``platform.machine`` calls Intel's and AMD's processors."""
 
-Precision = Literal["float32", "bfloat16"]
+Precision = Literal["float32", "bfloat16", "float16"]
+"""What the backbone computes in; weights, head and memory are float32 always."""
 
 
 class ModelOutput(NamedTuple):
@@ -256,6 +257,13 @@ class SourceModel(nn.Module):
             del state_dict[f"{prefix}{STATISTICS}.{name}"]
         super()._load_from_state_dict(state_dict, prefix, *arguments)
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        super()._apply(fn, recurse)
+        if self.statistics is not None:
+            moved = {name: fn(tensor) for name, tensor in self.statistics.tensors().items()}
+            self.statistics = SourceStatistics.from_tensors(moved)
+        return self
+
     @property
     def num_classes(self) -> int:
         return self.spec.num_classes
@@ -267,14 +275,8 @@ class SourceModel(nn.Module):
         return sum(value.numel() * value.element_size() for name, value in tensors if not name.startswith(STATISTICS))
 
     def set_precision(self, precision: Precision) -> None:
-        """Let the backbone compute in ``float32`` or ``bfloat16``; a choice of the run, not of the model."""
-        if precision not in ("float32", "bfloat16"):
-            raise DriftgateError(f"Expected precision float32 or bfloat16 but got {precision!r}.")
-        if precision == "bfloat16" and not has_bfloat16(self.mean.device.type):
-            raise DriftgateError(
-                "Expected a machine that computes in bfloat16 but this one only emulates it, slower than float32; "
-                "use precision float32."
-            )
+        """Let the backbone compute in float32, bfloat16 or float16; a choice of the run, not of the model."""
+        check_precision(precision, self.mean.device)
         self.precision = precision
 
     @property
@@ -299,7 +301,9 @@ class SourceModel(nn.Module):
 
     def prepare(self, batch: Any) -> Tensor:
         """A batch as it comes -> what ``forward`` takes; refuses what the network would misread."""
-        return prepare(batch, self.spec).to(self.mean.device)
+        device = self.mean.device
+        # From pinned memory a GPU copies while the host goes on; the way back must be waited for.
+        return prepare(batch, self.spec).to(device, non_blocking=device.type != "cpu")
 
     def normalise(self, inputs: Tensor) -> Tensor:
         """Prepared inputs -> what the network itself takes."""
@@ -308,7 +312,7 @@ class SourceModel(nn.Module):
 
     def forward(self, inputs: Tensor) -> ModelOutput:
         """f(x): prepared inputs (N, C, H, W) in [0, 1] or (N, D) to features and logits."""
-        with one_attention():
+        with one_attention:
             return self._run(self.normalise(inputs))
 
     def features(self, inputs: Tensor) -> Tensor:
@@ -324,7 +328,8 @@ class SourceModel(nn.Module):
         return ModelOutput(features, self.classifier(features))
 
     def _autocast(self) -> torch.autocast:
-        return torch.autocast(self.mean.device.type, torch.bfloat16, enabled=self.precision == "bfloat16")
+        low = torch.float16 if self.precision == "float16" else torch.bfloat16
+        return torch.autocast(self.mean.device.type, low, enabled=self.precision != "float32")
 
     def head_parameters(self) -> list[nn.Parameter]:
         """Bottleneck and classifier: what learns at the full rate."""
@@ -349,22 +354,52 @@ class SourceModel(nn.Module):
         )
 
 
-@contextmanager
-def one_attention() -> Iterator[None]:
-    """Let torch's attention take the same way with and without gradients, so that ``predict`` and ``step`` agree."""
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(before)
+class OneAttention:
+    """Let torch's attention take the same way with and without gradients, so that ``predict`` and ``step`` agree.
+
+    The switch is the whole process's: the first thread that comes in turns it, the last one that leaves turns it back.
+    """
+
+    def __init__(self) -> None:
+        self.lock, self.inside, self.before = threading.Lock(), 0, True
+
+    def __enter__(self) -> None:
+        with self.lock:
+            if self.inside == 0:
+                self.before = torch.backends.mha.get_fastpath_enabled()
+                torch.backends.mha.set_fastpath_enabled(False)
+            self.inside += 1
+
+    def __exit__(self, *error: object) -> None:
+        with self.lock:
+            self.inside -= 1
+            if self.inside == 0:
+                torch.backends.mha.set_fastpath_enabled(self.before)
+
+
+one_attention = OneAttention()
+
+
+def check_precision(precision: str, device: torch.device) -> None:
+    """Refuse what the device does not compute in by itself."""
+    if precision not in get_args(Precision):
+        raise DriftgateError(f"Expected precision out of {', '.join(get_args(Precision))} but got {precision!r}.")
+    if precision == "bfloat16" and not has_bfloat16(device.type):
+        raise DriftgateError(
+            "Expected a machine that computes in bfloat16 but this one only emulates it, slower than float32; "
+            "use precision float32."
+        )
+    if precision == "float16" and device.type != "cuda":
+        raise DriftgateError(
+            f"Expected a CUDA device for precision float16 but got {device.type}; use bfloat16, or float32."
+        )
 
 
 def has_bfloat16(device: str = "cpu") -> bool:
     """Whether the device multiplies matrices in bfloat16 by itself."""
     if device == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+    if device != "cpu" or not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return False
     # oneDNN's answer is yes for every AVX-512, also where it emulates, three times slower than float32.
     return platform.machine() not in X86 or torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from driftgate.memory import StreamingGMM
 from driftgate.novelty.scores import entropy, posterior
-from driftgate.state import State
+from driftgate.state import State, exact
 from driftgate.types import DriftgateError
 
 SMALLEST_CHANGE = (0.5, 0.1, 0.1, 0.7)
@@ -54,13 +54,13 @@ def describe_batch(log_likelihood: Tensor, scores: Tensor, features: Tensor, shi
     ``shift`` is the squared distance of the batch's mean from the stream's, in variances. By chance alone it is 1 / N,
     so N times it can be compared between batches of different size.
     """
-    values = features.detach().double()
+    values = exact(features.detach())
     spread = values.var(dim=0, correction=0).mean() / values.square().mean().clamp_min(1e-30)
     return torch.stack(
         [
-            (len(scores) * shift.double()).clamp_min(1e-12).log(),
+            (len(scores) * exact(shift)).clamp_min(1e-12).log(),
             entropy(posterior(log_likelihood / TEMPERATURE)).mean(),
-            entropy(scores.detach().double().mean(dim=0, keepdim=True).clamp_min(1e-30).log())[0],
+            entropy(exact(scores.detach()).mean(dim=0, keepdim=True).clamp_min(1e-30).log())[0],
             spread.clamp_min(1e-12).log(),
         ]
     )
@@ -71,17 +71,17 @@ def mixture_shift(mixture: StreamingGMM, reduced: Tensor) -> Tensor:
     shares = mixture.weights.double() / mixture.weights.double().sum().clamp_min(1e-30)
     mean = shares @ mixture.means.double()
     variance = shares @ (mixture.variances.double() + (mixture.means.double() - mean).square())
-    moved = reduced.detach().double().mean(dim=0) - mean
-    return (moved.square() / variance.clamp_min(1e-30)).mean() * float(shares.sum() > 0)
+    moved = exact(reduced.detach()).mean(dim=0) - mean
+    return (moved.square() / variance.clamp_min(1e-30)).mean() * (shares.sum() > 0)
 
 
-def different_share(features: Tensor) -> float:
-    """(N, D) -> share of the samples that no earlier one of the batch is equal to, up to rounding."""
-    values = features.detach().double()
+def different_share(features: Tensor) -> Tensor:
+    """(N, D) -> () float64: share of the samples that no earlier one of the batch is equal to, up to rounding."""
+    values = exact(features.detach())
     scale = values.abs().max().clamp_min(1e-30)
     distance = torch.cdist(values / scale, values / scale, compute_mode="donot_use_mm_for_euclid_dist")
     repeated = (distance < 1e-5 * math.sqrt(values.shape[1])).tril(-1).any(dim=1)
-    return 1.0 - float(repeated.double().mean())
+    return 1.0 - repeated.double().mean()
 
 
 class CalmPast(State):
@@ -112,24 +112,23 @@ class CalmPast(State):
 
     def accept(self, log_likelihood: Tensor, scores: Tensor, features: Tensor, shift: Tensor) -> bool:
         """Whether a batch of N samples looks like the past; see ``describe_batch``."""
-        if different_share(features) < FEWEST_DIFFERENT:
-            self.refused = self.refused + 1
-            return False
+        return bool(self.take_in(log_likelihood, scores, features, shift))
+
+    def take_in(self, log_likelihood: Tensor, scores: Tensor, features: Tensor, shift: Tensor) -> Tensor:
+        """() bool: the same without a look at the values, for which a device would have to be waited for."""
         facts = describe_batch(log_likelihood, scores, features, shift)
-        if self.taught >= FIRST and self.refused < PATIENCE:
-            allowed = torch.maximum(self.deviations * self.variance.sqrt(), facts.new_tensor(SMALLEST_CHANGE))
-            if self.refused > 0:
-                allowed = RETURN * allowed
-            away = facts - self.mean
-            away[1:] = away[1:].abs()  # nearer to the stream's mean than usual is no reason for doubt
-            if bool((away > allowed).any()):
-                self.refused = self.refused + 1
-                return False
-        if self.refused >= PATIENCE:
-            self.taught = torch.zeros_like(self.taught)
+        allowed = torch.maximum(self.deviations * self.variance.sqrt(), facts.new_tensor(SMALLEST_CHANGE))
+        allowed = torch.where(self.refused > 0, RETURN * allowed, allowed)
         away = facts - self.mean
-        if self.taught > 0:  # the first batch has nothing to deviate from
-            self.variance = self.variance + (away.square() - self.variance) / min(int(self.taught), PAST)
-        self.mean = self.mean + away / min(int(self.taught) + 1, LEVEL)
-        self.taught, self.refused = self.taught + 1, torch.zeros_like(self.refused)
-        return True
+        distance = torch.cat([away[:1], away[1:].abs()])  # nearer to the stream's mean is no reason for doubt
+        has_past = (self.taught >= FIRST) & (self.refused < PATIENCE)
+        usual = (different_share(features) >= FEWEST_DIFFERENT) & ~(has_past & (distance > allowed).any())
+
+        taught = torch.where(self.refused >= PATIENCE, 0, self.taught)
+        # The first batch has nothing to deviate from.
+        moved = torch.where(taught > 0, (away.square() - self.variance) / taught.clamp(1, PAST), 0.0)
+        self.variance = torch.where(usual, self.variance + moved, self.variance)
+        self.mean = torch.where(usual, self.mean + away / (taught + 1).clamp(max=LEVEL), self.mean)
+        self.taught = torch.where(usual, taught + 1, self.taught)
+        self.refused = torch.where(usual, 0, self.refused + 1)
+        return usual

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from driftgate.extras import require
 from driftgate.memory.queue import RingQueue
-from driftgate.state import State
+from driftgate.state import State, exact
 from driftgate.types import UNKNOWN, UNLABELED, DriftgateError, Thresholds
 
 QuantileRule = Literal["interpolated", "released"]
@@ -50,13 +50,15 @@ def pseudo_label(classes: Tensor, novelty: Tensor, thresholds: Thresholds, tie_r
     known = novelty <= thresholds.known if ties.known else novelty < thresholds.known
     unknown = novelty >= thresholds.unknown if ties.unknown else novelty > thresholds.unknown
     # Where the two thresholds meet, the sample is known: the paper's first case comes first.
+    known, unknown = known.to(classes.device), unknown.to(classes.device)
     return torch.where(known, classes, torch.where(unknown, UNKNOWN, UNLABELED))
 
 
 def predict_label(classes: Tensor, novelty: Tensor, thresholds: Thresholds, tie_rule: TieRule = "paper") -> Tensor:
     """(N,), (N,) -> (N,): the class or ``UNKNOWN`` (the paper's inference rule)."""
     limit = thresholds.prediction
-    return torch.where(novelty <= limit if TIES[tie_rule].prediction else novelty < limit, classes, UNKNOWN)
+    accepted = novelty <= limit if TIES[tie_rule].prediction else novelty < limit
+    return torch.where(accepted.to(classes.device), classes, UNKNOWN)
 
 
 def spare_certain(thresholds: Thresholds, level: float) -> Thresholds:
@@ -83,17 +85,22 @@ class Gate(State, ABC):
 
     def update(self, novelty: Tensor) -> Thresholds:
         """Take in the scores (N,) of one batch and answer with the thresholds that hold for it."""
-        self._take_in(novelty)
+        self.take_in(novelty)
         return self.thresholds
 
     @abstractmethod
-    def _take_in(self, novelty: Tensor) -> None:
+    def take_in(self, novelty: Tensor) -> None:
         """Change the state by the scores (N,) of one batch; new tensors, none changed in place."""
 
     @property
     @abstractmethod
+    def cuts(self) -> Tensor:
+        """(3,) float64: the thresholds as they stand, where the gate is; meaningless before the first batch."""
+
+    @property
     def thresholds(self) -> Thresholds:
-        """The thresholds as they stand; meaningless before the first batch."""
+        """The same as numbers, for which the host waits."""
+        return Thresholds(*self.cuts.tolist())
 
     @property
     def unknown_share(self) -> float:
@@ -107,7 +114,7 @@ def batch_quantiles(novelty: Tensor, p_reject: float, rule: QuantileRule = "inte
     ``released`` takes the sorted entries the released code takes: the index rounded up for the lower, down for the
     upper one.
     """
-    scores = novelty.detach().double()
+    scores = exact(novelty.detach())
     if rule == "released":
         ordered, count = scores.sort().values, len(scores)
         low, high = math.ceil(count * (0.5 - p_reject / 2.0)), math.floor(count * (0.5 + p_reject / 2.0))
@@ -118,7 +125,12 @@ def batch_quantiles(novelty: Tensor, p_reject: float, rule: QuantileRule = "inte
 
 def ordered_quantiles(values: Tensor, levels: list[float]) -> Tensor:
     """Quantiles at ascending levels; the rounding of the interpolation cannot turn two of them round."""
-    return torch.quantile(values, torch.tensor(levels, dtype=torch.float64)).cummax(dim=0).values
+    return torch.quantile(values, torch.tensor(levels, dtype=torch.float64, device=values.device)).cummax(dim=0).values
+
+
+def with_middle(quantiles: Tensor) -> Tensor:
+    """(2,) -> (3,): known, unknown, and prediction half-way between them."""
+    return torch.cat([quantiles, (quantiles[:1] + quantiles[1:]) / 2.0])
 
 
 class FrozenGate(Gate):
@@ -137,15 +149,14 @@ class FrozenGate(Gate):
         self.quantile_rule: QuantileRule = quantile_rule
         self.keep(sums=torch.zeros(2, dtype=torch.float64), batches=torch.zeros((), dtype=torch.int64))
 
-    def _take_in(self, novelty: Tensor) -> None:
-        if self.batches < self.init_batches:
-            self.sums = self.sums + batch_quantiles(novelty, self.p_reject, self.quantile_rule)
-            self.batches = self.batches + 1
+    def take_in(self, novelty: Tensor) -> None:
+        still = self.batches < self.init_batches
+        self.sums = self.sums + torch.where(still, batch_quantiles(novelty, self.p_reject, self.quantile_rule), 0.0)
+        self.batches = self.batches + still
 
     @property
-    def thresholds(self) -> Thresholds:
-        known, unknown = (self.sums / self.batches).tolist()
-        return Thresholds(known, unknown, (known + unknown) / 2.0)
+    def cuts(self) -> Tensor:
+        return with_middle(self.sums / self.batches)
 
 
 class TrackingGate(Gate):
@@ -161,15 +172,14 @@ class TrackingGate(Gate):
         super().__init__(p_reject, init_batches)
         self.keep(quantiles=torch.zeros(2, dtype=torch.float64), batches=torch.zeros((), dtype=torch.int64))
 
-    def _take_in(self, novelty: Tensor) -> None:
+    def take_in(self, novelty: Tensor) -> None:
         self.batches = self.batches + 1
-        rate = 1.0 / min(int(self.batches), self.init_batches)
+        rate = 1.0 / self.batches.clamp(max=self.init_batches).double()
         self.quantiles = self.quantiles + rate * (batch_quantiles(novelty, self.p_reject) - self.quantiles)
 
     @property
-    def thresholds(self) -> Thresholds:
-        known, unknown = self.quantiles.tolist()
-        return Thresholds(known, unknown, (known + unknown) / 2.0)
+    def cuts(self) -> Tensor:
+        return with_middle(self.quantiles)
 
 
 class MixtureGate(Gate):
@@ -209,31 +219,31 @@ class MixtureGate(Gate):
     FEWEST = 32
     """Scores needed for a fit; with fewer the batch quantiles serve."""
 
-    def _take_in(self, novelty: Tensor) -> None:
+    def take_in(self, novelty: Tensor) -> None:
         recent = self.recent.clone()
-        recent.push(score=self._to_axis(novelty.detach().double()))
+        recent.push(score=self._to_axis(exact(novelty.detach())))
         self.recent = recent
         self.batches = self.batches + 1
         if self.batches <= self.refit_every or self.batches % self.refit_every == 0:
             self.fitted = self._fit()
 
     @property
-    def thresholds(self) -> Thresholds:
-        return Thresholds(*self.fitted.tolist())
+    def cuts(self) -> Tensor:
+        return self.fitted
 
     @property
     def unknown_share(self) -> float:
         """Share of the recent scores above the threshold of prediction."""
         if self.batches == 0:
             return math.nan
-        return float((self.recent["score"].double() > self._to_axis(self.fitted[2])).double().mean())
+        return float((exact(self.recent["score"]) > self._to_axis(self.fitted[2])).double().mean())
 
     def _fit(self) -> Tensor:
-        recent = self.recent["score"].double()
+        recent = exact(self.recent["score"])
         # Scores at the floor are known beyond doubt; left in, they would be a component of their own.
         certain = recent <= math.log(SMALLEST_SCORE) + 1e-3 if self.log_scale else torch.zeros_like(recent).bool()
         doubtful = recent[~certain]
-        above = crossing_share(doubtful.numpy()) if len(doubtful) >= MixtureGate.FEWEST else 0.5
+        above = crossing_share(doubtful.cpu().numpy()) if len(doubtful) >= MixtureGate.FEWEST else 0.5
         share = (float(certain.sum()) + above * len(doubtful)) / len(recent)
         keep = 1.0 - self.p_reject
         known, prediction, unknown = ordered_quantiles(recent, [share * keep, share, 1.0 - (1.0 - share) * keep])

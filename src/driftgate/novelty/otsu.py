@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from driftgate.state import exact
+
 GRID_STEPS = 100
 """The candidates are 0, 0.01, ..., 0.99, as in OWTTT."""
 
@@ -16,8 +18,8 @@ def otsu_threshold(values: Tensor, *, one_group: float) -> float:
     Of equally good thresholds the smallest is taken. Where no candidate leaves values on both sides (one value,
     values that are all equal or all beyond the grid) there are no two groups, and ``one_group`` comes back.
     """
-    grid = torch.arange(GRID_STEPS, dtype=torch.float64) / GRID_STEPS
-    ordered = values.detach().double().sort().values
+    ordered = exact(values.detach()).sort().values
+    grid = torch.arange(GRID_STEPS, dtype=torch.float64, device=ordered.device) / GRID_STEPS
     below = torch.searchsorted(ordered, grid)  # how many values lie below each candidate
     split = (below > 0) & (below < len(ordered))
     if not bool(split.any()):

@@ -9,13 +9,14 @@ from torch import Tensor
 
 from driftgate.novelty.gate import predict_label
 from driftgate.novelty.scores import entropy
+from driftgate.state import exact
 from driftgate.types import UNLABELED, Prediction, Thresholds
 
 
 def entropy_prediction(logits: Tensor, threshold: float) -> Prediction:
     """Logits (N, C) -> argmax of the classifier, or unknown where its normalised entropy is above ``threshold``."""
     logits = logits.detach()
-    novelty = entropy(logits.double().log_softmax(dim=1))
+    novelty = entropy(exact(logits).log_softmax(dim=1))
     thresholds = Thresholds(known=-math.inf, unknown=math.inf, prediction=threshold)
     labels = predict_label(logits.argmax(dim=1), novelty, thresholds)
     return Prediction(labels, logits.softmax(dim=1), novelty, torch.full_like(labels, UNLABELED), thresholds)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from driftgate.memory import MixtureEvaluation
+from driftgate.state import exact
 from driftgate.types import DriftgateError
 
 
@@ -65,7 +66,7 @@ def entropy(log_probabilities: Tensor) -> Tensor:
 
     Works on logarithms, because most entropies of a well-separated mixture lie far below the precision of 1.
     """
-    logs = log_probabilities.detach().double()
+    logs = exact(log_probabilities.detach())
     num_classes = logs.shape[1]
     if num_classes == 1:
         return logs.new_zeros(len(logs))
@@ -79,7 +80,7 @@ def entropy(log_probabilities: Tensor) -> Tensor:
 
 def posterior(log_likelihood: Tensor) -> Tensor:
     """(N, C) -> (N, C): log-probabilities of the classes at equal priors; uniform where no class was ever seen."""
-    logs = log_likelihood.detach().double().log_softmax(dim=1)
+    logs = exact(log_likelihood.detach()).log_softmax(dim=1)
     return torch.where(logs.isnan(), -math.log(logs.shape[1]), logs)
 
 
@@ -106,8 +107,8 @@ def mahalanobis(inputs: ScoreInputs) -> Tensor:
 def euclidean(inputs: ScoreInputs) -> Tensor:
     """Smallest Euclidean distance to the mean of a class."""
     mixture = inputs.of_mixture("euclidean")
-    distances = torch.cdist(mixture.reduced.detach().double(), mixture.means.double())
-    return _finite(distances.masked_fill(mixture.weights == 0, math.inf).amin(dim=1))
+    distances = torch.cdist(exact(mixture.reduced.detach()), exact(mixture.means))
+    return _finite(distances.masked_fill((mixture.weights == 0).to(distances.device), math.inf).amin(dim=1))
 
 
 def grad_norm(inputs: ScoreInputs) -> Tensor:
@@ -115,19 +116,19 @@ def grad_norm(inputs: ScoreInputs) -> Tensor:
 
     The gradient is the outer product of (softmax - uniform) and the features, so its norm is a product of norms.
     """
-    probabilities = inputs.logits.detach().double().softmax(dim=1)
+    probabilities = exact(inputs.logits.detach()).softmax(dim=1)
     away_from_uniform = (probabilities - 1.0 / probabilities.shape[1]).abs().sum(dim=1)
-    return -away_from_uniform * inputs.features.detach().double().abs().sum(dim=1)
+    return -away_from_uniform * exact(inputs.features.detach()).abs().sum(dim=1)
 
 
 def max_prediction(inputs: ScoreInputs) -> Tensor:
     """One minus the largest class probability of the classifier."""
-    return beside_the_largest(inputs.logits.detach().double().softmax(dim=1))
+    return beside_the_largest(exact(inputs.logits.detach()).softmax(dim=1))
 
 
 def prediction_entropy(inputs: ScoreInputs) -> Tensor:
     """Entropy of the classifier's probabilities, I(f(x))."""
-    return entropy(inputs.logits.double().log_softmax(dim=1))
+    return entropy(exact(inputs.logits.detach()).log_softmax(dim=1))
 
 
 def beside_the_largest(probabilities: Tensor) -> Tensor:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, Literal
 
+import torch
 from pydantic import BeforeValidator
 from torch import Tensor
 
 from driftgate.memory.queue import RingQueue
 from driftgate.novelty.gate import Gate, ordered_quantiles
-from driftgate.types import DriftgateError, Thresholds
+from driftgate.state import exact
+from driftgate.types import DriftgateError
 
 MIDDLE = 0.5
 """What is rejected where nothing is known: the cut that loses least for the H-score, whatever the share."""
@@ -70,19 +72,17 @@ class ShareGate(Gate):
         self.share = min(max(MIDDLE, low), high)
         self.recent = RingQueue(window, score=None)
 
-    def _take_in(self, novelty: Tensor) -> None:
+    def take_in(self, novelty: Tensor) -> None:
         recent = self.recent.clone()
         recent.push(score=novelty.detach())
         self.recent = recent
 
     @property
-    def thresholds(self) -> Thresholds:
-        known, unknown, prediction = share_levels(self.share, self.p_reject)
-        levels = sorted({known, unknown, prediction})
-        cuts = dict(zip(levels, ordered_quantiles(self.recent["score"].double(), levels).tolist(), strict=True))
-        return Thresholds(
-            known=cuts[known],
-            # At level 1 the largest score itself would still count: nobody is meant.
-            unknown=math.inf if unknown >= 1.0 else cuts[unknown],
-            prediction=math.inf if prediction >= 1.0 else cuts[prediction],
-        )
+    def cuts(self) -> Tensor:
+        wanted = share_levels(self.share, self.p_reject)
+        levels = sorted(set(wanted))
+        found = ordered_quantiles(exact(self.recent["score"]), levels)
+        known, unknown, prediction = (found[levels.index(level)] for level in wanted)
+        # At level 1 the largest score itself would still count: nobody is meant.
+        nobody = torch.full_like(known, math.inf)
+        return torch.stack([known, nobody if wanted[1] >= 1.0 else unknown, nobody if wanted[2] >= 1.0 else prediction])

@@ -7,6 +7,8 @@ import math
 import torch
 from torch import Tensor
 
+from driftgate.state import exact
+
 SAME = 1e-6
 """Scores that differ by no more are equal up to the network's rounding, and show no two groups."""
 
@@ -17,7 +19,7 @@ def two_means_threshold(scores: Tensor) -> float:
     In one dimension the groups are a lower and an upper part of the sorted scores, so that all N - 1 cuts can be tried:
     the best has the largest sum of squares between its groups.
     """
-    ordered = scores.detach().double().sort().values
+    ordered = exact(scores.detach()).sort().values
     if len(ordered) < 2 or float(ordered[-1] - ordered[0]) <= SAME:
         return math.inf
     # Around the mean the upper part sums to minus the lower one.

@@ -67,7 +67,9 @@ def default_workers(backend: str) -> int:
     return max(1, int(importlib.import_module("ray").cluster_resources().get("CPU", 1)))
 
 
-def run_sweep(plan: Plan, out: str | Path, *, workers: int = 1, backend: str = "loky") -> SweepResult:
+def run_sweep(
+    plan: Plan, out: str | Path, *, workers: int = 1, backend: str = "loky", device: str = "cpu"
+) -> SweepResult:
     """Do all jobs of ``plan`` that are not done yet; results go to the folder ``out``.
 
     Args:
@@ -84,7 +86,7 @@ def run_sweep(plan: Plan, out: str | Path, *, workers: int = 1, backend: str = "
     folder.prepare(plan.suite)
     owner = None if chosen == "ray" else os.getpid()
     imports = homes(dict.fromkeys(job.method for job in plan.runs))
-    sweep = Sweep(folder.path, time.time(), owner, socket.gethostname(), imports)
+    sweep = Sweep(folder.path, time.time(), owner, socket.gethostname(), imports, device)
     before, pending = -1, plan.jobs
     while pending := [job for job in pending if folder.state(job, sweep.since) == "open"]:
         if len(pending) == before:

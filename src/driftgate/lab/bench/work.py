@@ -28,6 +28,7 @@ from driftgate.lab.data.streams import DomainStream
 from driftgate.lab.pretrain import PretrainSettings, pretrain
 from driftgate.log import StreamLog
 from driftgate.methods import create
+from driftgate.methods.registry import check_device
 from driftgate.metrics import HScore, OnlineAccuracy
 from driftgate.models import SourceModel
 from driftgate.plugins import import_module
@@ -48,7 +49,7 @@ class Sweep:
     """What all jobs of a sweep are told: where, since when, and whose they are.
 
     ``owner`` is the process that started them, if it runs on ``host`` and its end should end them. ``imports`` are the
-    modules with methods of the user's own, which every worker has to import.
+    modules with methods of the user's own, which every worker has to import. ``device`` is where they compute.
     """
 
     path: Path
@@ -56,6 +57,7 @@ class Sweep:
     owner: int | None = None
     host: str = ""
     imports: tuple[str, ...] = ()
+    device: str = "cpu"
 
 
 _guarded: set[int] = set()
@@ -76,9 +78,9 @@ def work(job: Job, sweep: Sweep) -> None:
                 for name in sweep.imports:
                     import_module(name)
                 if isinstance(job, ModelJob):
-                    train(job, folder, reporter)
+                    train(job, folder, reporter, sweep.device)
                 elif _model_is_ready(job, folder, sweep):
-                    run(job, folder, reporter)
+                    run(job, folder, reporter, sweep.device)
                 else:
                     return
         except Exception as error:  # whatever it is, the other jobs go on
@@ -137,7 +139,7 @@ def _model_is_ready(job: RunJob, folder: SweepFolder, sweep: Sweep) -> bool:
     return state == "done"
 
 
-def train(job: ModelJob, folder: SweepFolder, reporter: Reporter) -> None:
+def train(job: ModelJob, folder: SweepFolder, reporter: Reporter, device: str = "cpu") -> None:
     """Train a source model; one that was stopped goes on."""
     data = open_cached(job.data, job.root)
     settings = PretrainSettings(**job.training)
@@ -147,7 +149,7 @@ def train(job: ModelJob, folder: SweepFolder, reporter: Reporter) -> None:
         seed=job.seed,
         input_size=job.input_size,
         weights=job.weights,
-    )
+    ).to(check_device(device))
     report = pretrain(
         model,
         few_per_class(data.domain(job.source, seed=job.seed), job.per_class),
@@ -177,11 +179,11 @@ def train(job: ModelJob, folder: SweepFolder, reporter: Reporter) -> None:
     model.save(file)
 
 
-def run(job: RunJob, folder: SweepFolder, reporter: Reporter) -> None:
+def run(job: RunJob, folder: SweepFolder, reporter: Reporter, device: str = "cpu") -> None:
     """One method over one stream; one that was stopped goes on, one that is known by another name is not done again."""
     record = folder.same_run(job)
     if record is None:
-        record = _stream(job, folder, reporter)
+        record = _stream(job, folder, reporter, device)
     named = {
         "id": job.id,
         "suite": job.suite,
@@ -196,13 +198,13 @@ def run(job: RunJob, folder: SweepFolder, reporter: Reporter) -> None:
     write_text(folder.result_file(job), text + "\n")
 
 
-def _stream(job: RunJob, folder: SweepFolder, reporter: Reporter) -> dict[str, Any]:
+def _stream(job: RunJob, folder: SweepFolder, reporter: Reporter, device: str) -> dict[str, Any]:
     data, split = open_cached(job.model.data, job.model.root), job.class_split
     file = folder.model_file(job.model)
     model = SourceModel.load(file)
     model.check_class_names(data.class_names[: split.num_source])
     stream = target_stream(job, model.spec.image_size)
-    method = create(job.method, model, **job.settings)
+    method = create(job.method, model, device=device, **job.settings)
     total = len(stream)
     reporter(0, total)
     started, batches = time.perf_counter(), 0

@@ -70,7 +70,10 @@ def adapt(
     strict: options.Strict = False,
     allow_outside: options.AllowOutside = False,
     max_pixels: options.MaxPixels = options.MAX_PIXELS,
-    precision: Annotated[str, typer.Option("--precision", help="Of the backbone: float32 or bfloat16.")] = "float32",
+    precision: Annotated[
+        str | None, typer.Option("--precision", help="float32, bfloat16 or float16; short for --set precision=...")
+    ] = None,
+    device: options.Device = "auto",
     compile_backbone: Annotated[
         bool, typer.Option("--compile", help="Use torch.compile for the backbone if a trial shows that it is faster.")
     ] = False,
@@ -97,12 +100,12 @@ def adapt(
     choice = Choice(
         method,
         preset,
-        {"seed": seed, **parse_settings(settings or [])},
+        {"seed": seed, **({"precision": precision} if precision else {}), **parse_settings(settings or [])},
         file=model,
         network=network,
         class_names=class_names,
         input_size=network_size,
-        precision=precision,
+        device=device,
     )
     choice.check()  # a misspelt setting should not wait for the model to load
     if save is not None:

@@ -98,6 +98,7 @@ def adapt_domains(choice: Choice, run: DomainsRun, *, as_json: bool) -> None:
         strict=run.strict,
         workers=run.workers,
         limit=run.limit,
+        pin=source.mean.device.type == "cuda",
     )
     method = choice.create(source)
     compiled = run.compile_backbone and _try_to_compile(source, run.batch_size)
@@ -120,7 +121,6 @@ def adapt_domains(choice: Choice, run: DomainsRun, *, as_json: bool) -> None:
         "repeat": run.repeat,
         "unknown_share": None if share is None else str(share),
         "limit": run.limit,
-        "precision": choice.precision,
         "compile": run.compile_backbone,
     }
     with resumable(checkpoint, run.save):
@@ -140,7 +140,7 @@ def adapt_domains(choice: Choice, run: DomainsRun, *, as_json: bool) -> None:
             )
         if guard is not None:
             result.record["guard"] = guard.record()
-        result.record["compiled"] = compiled
+        result.record["compiled"], result.record["device"] = compiled, str(method.device)
         if run.out is not None:
             result.save(run.out / RECORD)
         if run.save is not None:
@@ -197,7 +197,8 @@ def _print_record(record: dict[str, Any]) -> None:
     for name, meaning in SHARES.items():
         if name in record["shares"]:
             table.add_row(f"{name} share", percent(record["shares"][name]), meaning)
-    table.add_row("ms per batch", f"{1000 * record['seconds']['median_per_batch']:.0f}", "median; predict and learn")
+    milliseconds = 1000 * record["seconds"]["median_per_batch"]
+    table.add_row("ms per batch", f"{milliseconds:.0f}", f"median; predict and learn, on {record['device']}")
     table.add_row("state KiB", kibibytes(record["state_bytes"]), "carried across batches, beyond the network")
     table.add_row(
         "peak MiB", f"{record['peak_memory_bytes'] / 2**20:,.0f}", "largest memory above that of the loaded model"

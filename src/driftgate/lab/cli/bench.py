@@ -103,6 +103,7 @@ def bench(
     out: Out = None,
     workers: Jobs = None,
     backend: BackendName = "loky",
+    device: options.Device = "auto",
     backbone: Backbone = None,
     weights: Weights = None,
     input_size: InputSize = None,
@@ -141,6 +142,7 @@ def bench(
         out=out,
         workers=workers,
         backend=backend,
+        device=device,
         network=(backbone, weights, input_size),
         streams={
             "order": order,
@@ -172,6 +174,7 @@ def ablate(
     out: Out = None,
     workers: Jobs = None,
     backend: BackendName = "loky",
+    device: options.Device = "auto",
     backbone: Backbone = None,
     weights: Weights = None,
     input_size: InputSize = None,
@@ -199,6 +202,7 @@ def ablate(
         out=out,
         workers=workers,
         backend=backend,
+        device=device,
         network=(backbone, weights, input_size),
         streams={},
         dry_run=dry_run,
@@ -221,6 +225,7 @@ def _sweep(
     out: Path | None,
     workers: int | None,
     backend: str,
+    device: str,
     network: tuple[str | None, str | None, int | None],
     streams: dict[str, Any],
     dry_run: bool,
@@ -231,7 +236,7 @@ def _sweep(
     from driftgate.lab.bench.plan import make_plan, merge_plans
     from driftgate.lab.bench.runner import check_backend, default_workers
     from driftgate.lab.bench.suite import read_suite
-    from driftgate.lab.cli.experiment import writable_folder
+    from driftgate.lab.cli.experiment import choose_device, writable_folder
 
     check_backend(backend)
     suite = read_suite(name).with_backbone(*network)
@@ -252,7 +257,7 @@ def _sweep(
     if dry_run:
         show_plan(plan, folder, count, as_json)
         return
-    result = _run(plan, folder, count, backend)
+    result = _run(plan, folder, count, backend, str(choose_device(device)))
     if as_json:
         print_json(_result_document(plan, folder.path, result))
     else:
@@ -279,13 +284,13 @@ def _names(text: str | None, place: str) -> list[str]:
     return names
 
 
-def _run(plan: Plan, folder: Any, workers: int, backend: str) -> SweepResult:
+def _run(plan: Plan, folder: Any, workers: int, backend: str, device: str) -> SweepResult:
     from driftgate.lab.bench.runner import run_sweep
     from driftgate.lab.bench.watch import Watcher
 
     folder.prepare(plan.suite)
     with _shown(Watcher(plan, folder, workers)):
-        return run_sweep(plan, folder.path, workers=workers, backend=backend)
+        return run_sweep(plan, folder.path, workers=workers, backend=backend, device=device)
 
 
 @contextmanager

@@ -12,10 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast, get_args
 
+import torch
+
 from driftgate.files import only_writer
+from driftgate.lab.cli.console import note
 from driftgate.lab.cli.own_network import open_model
 from driftgate.lab.data.datasets import DataSet, open_dataset
 from driftgate.methods import Method, create, resolve_settings
+from driftgate.methods.registry import check_device
 from driftgate.models import SourceModel
 from driftgate.progress import remove_progress
 from driftgate.shifts import ClassOrder, ClassSplit
@@ -36,7 +40,7 @@ class Choice:
     network: str | None = None
     class_names: str | None = None
     input_size: int | None = None
-    precision: str = "float32"
+    device: str = "auto"
 
     def check(self) -> None:
         """Refuse a method or a setting that there is not."""
@@ -50,15 +54,25 @@ class Choice:
             )
 
     def open_model(self) -> SourceModel:
-        """The model, ready to be adapted."""
+        """The model, ready to be adapted, where it shall compute."""
         self.check_file()
-        model = open_model(self.file, self.network, self.class_names, self.input_size)
-        model.set_precision(self.precision)  # type: ignore[arg-type]  # it checks the name itself
-        return model
+        device = choose_device(self.device)
+        return open_model(self.file, self.network, self.class_names, self.input_size).to(device)
 
     def create(self, model: SourceModel) -> Method:
         """The method around ``model``."""
         return create(self.method, model, preset=self.preset, **self.settings)
+
+
+def choose_device(name: str) -> torch.device:
+    """The device of that name; for ``auto`` the fastest that is there, which is told at once if it is not the CPU, and
+    with the result."""
+    if name != "auto":
+        return check_device(name)
+    found = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    if found != "cpu":
+        note(f"device: {found}")
+    return torch.device(found)
 
 
 def check_class_order(text: str) -> ClassOrder:

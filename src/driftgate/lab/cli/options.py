@@ -46,6 +46,10 @@ MAX_PIXELS = 50_000_000
 """As ``driftgate.models.pictures`` has it."""
 Seed = Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="Decides everything that is drawn at random.")]
 Workers = Annotated[int, typer.Option("--workers", min=0, help="Threads that decode images.")]
+Device = Annotated[
+    str,
+    typer.Option("--device", help="Where to compute: auto takes what is there; cpu, cuda, cuda:1, mps, or any other."),
+]
 Strict = Annotated[bool, typer.Option("--strict", help="Fail at a broken image instead of skipping it.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else, on stdout.")]
 Network = Annotated[

@@ -54,6 +54,7 @@ def pretrain(
     strict: options.Strict = False,
     allow_outside: options.AllowOutside = False,
     max_pixels: options.MaxPixels = options.MAX_PIXELS,
+    device: options.Device = "auto",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Do two steps, tell how long it would take.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a training that was stopped.")] = False,
     checkpoint_every: options.CheckpointEvery = options.CHECKPOINT_SECONDS,
@@ -64,6 +65,7 @@ def pretrain(
     The model file carries input size, normalisation, class names and the statistics that some methods need.
     """
     from driftgate.lab.cli.experiment import (
+        choose_device,
         open_split,
         progress_file,
         resumable,
@@ -98,7 +100,8 @@ def pretrain(
     )
     size = None if input_size is None else (input_size, input_size)
     names = source_class_names(dataset, classes)
-    model = SourceModel.build(backbone, names, seed=seed, input_size=size, weights=weights)
+    place = choose_device(device)
+    model = SourceModel.build(backbone, names, seed=seed, input_size=size, weights=weights).to(place)
     described: dict[str, Any] = {
         "data": data,
         "source": [domain.name for domain in domains],
@@ -136,7 +139,7 @@ def pretrain(
     held = "" if result.held_out_accuracy is None else f", {percent(result.held_out_accuracy)} % on what was held out"
     output.print(
         f"{len(names)} classes of {', '.join(described['source'])}: accuracy {percent(result.accuracy)} % in the last "
-        f"epoch{held}; {result.samples:,} images, {result.steps:,} steps, {duration(result.seconds)}.",
+        f"epoch{held}; {result.samples:,} images, {result.steps:,} steps, {duration(result.seconds)} on {place}.",
         markup=False,
     )
     if result.skipped:

@@ -65,6 +65,7 @@ class DomainStream(Stream):
         strict: fail at a broken image instead of skipping it.
         workers: threads that decode; 0 decodes in the caller's thread.
         limit: use at most so many samples in a pass, the first of the order; continual domains get equal shares of it.
+        pin: load into memory from which a CUDA device copies while the host goes on.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class DomainStream(Stream):
         strict: bool = False,
         workers: int = 1,
         limit: int | None = None,
+        pin: bool = False,
     ) -> None:
         if not domains:
             raise DriftgateError("Expected at least one domain but got none.")
@@ -96,6 +98,7 @@ class DomainStream(Stream):
             )
         self.domains, self.split, self.arrangement = tuple(domains), split, arrangement
         self.batch_size, self.drop_last, self.strict, self.workers = batch_size, drop_last, strict, workers
+        self.pin = pin
         self.transform = Transform(input_size)
         self.samples = Samples(domains, split.target_classes)
         segments = self.samples.per_domain() if arrangement == "continual" else [self.samples.chosen]
@@ -176,7 +179,9 @@ class DomainStream(Stream):
         images, kept, broken = load_samples(self.samples, indices, [self.transform] * len(indices))
         if not kept:
             return None, broken
-        return Batch(to_floats(images), self.split.target_labels(self.samples.classes[kept])), broken
+        floats = to_floats(images)
+        labels = self.split.target_labels(self.samples.classes[kept])
+        return Batch(floats.pin_memory() if self.pin else floats, labels), broken
 
     def _skip(self, broken: list[BrokenImage]) -> None:
         if broken and self.strict:

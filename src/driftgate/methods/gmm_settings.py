@@ -1,0 +1,130 @@
+"""Settings of the paper's method and the presets that undo what the default changed."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from driftgate.losses import KLForm, MeanTerm, Reduction
+from driftgate.memory import CovarianceForm
+from driftgate.memory.gmm import FloorRule
+from driftgate.methods.gradient import GradientSettings
+from driftgate.novelty.gate import GateKind, QuantileRule, TieRule
+from driftgate.novelty.share import UnknownShare
+
+
+class GMMSettings(GradientSettings):
+    """Settings of the method; the paper's symbol in brackets. docs/gmm.md tells how the defaults were chosen.
+
+    Attributes:
+        reduced_dim: size of the reduced feature space (FD_r); at most the size of the features, for more dimensions
+            than that would leave every covariance singular.
+        decay: how much of the mixture's past survives a batch (alpha).
+        covariance: ``full`` keeps a covariance a class (the paper), ``tied`` one for all: a few percent of the memory
+            and of the mixture's time, and no shrinkage, for which there is nothing left to mix.
+        covariance_floor, floor_rule, covariance_shrinkage, mean_shift: see ``StreamingGMM``.
+        class_prior: how much the weights of the classes count beside the likelihoods: 0 not at all (the paper), 1 as
+            in Bayes' rule. Without, a class that never appears gets its mean and covariance from the tails of the
+            predictions, lies over a class that does, and makes its samples look unknown.
+        likelihood_temperature: the logarithms of the likelihoods are divided by it; 1 in the paper. Gaussians of many
+            dimensions are too sure of themselves, and the entropies of 64 of them lie near zero whatever the sample.
+        novelty: name of the novelty score.
+        gate: ``frozen`` (the paper's), ``tracking`` or ``mixture``; see ``driftgate.novelty.gate``.
+        unknown_share: ``auto``; the share of the stream that is unknown, where it is known (0: nothing is rejected and
+            nobody is taught to be unknown); or bounds (low, high) of it. Anything but ``auto`` takes the place of the
+            gate; see ``driftgate.novelty.share``.
+        p_reject: share of the samples that get no pseudo-label.
+        init_batches: batches that set the thresholds of the frozen gate (N_init), window of the tracking one.
+        certain_below: a sample whose novelty lies below is never unknown, whatever the gate says; quantiles would
+            reject a share of any stream, however easy. For the scores in [0, 1] only, 0 in the paper.
+        quantile_rule: which scores of a batch the thresholds are read off.
+        tie_rule: on which side of a threshold a novelty equal to it lies; see ``driftgate.novelty.gate.Ties``.
+        gate_window, refit_every: scores the mixture gate looks at, and batches between two of its fits.
+        contrastive_weight: weight of the contrastive loss (1 in the paper).
+        temperature: of the contrastive loss (tau).
+        reduction: ``sum`` as the equations say, or ``mean``; of both losses.
+        self_pairs, mean_term: see ``contrastive_loss``.
+        kl_weight: weight of the KL divergence loss (lambda).
+        kl_form, kl_temperature: see ``kl_loss``.
+        adapt_layers, backbone_lr_scale: by default what the model knows of itself decides: a pretrained backbone learns
+            at a tenth of the rate under a head that stays, a network trained from scratch as a whole.
+        batch_norm: ``auto`` normalises as the backbone was trained; where that is not known, by the batch if a network
+            trained from scratch, else by those that keep the answers of the first batch steadier between two views.
+        veto_below: a class label is dropped where the classifier as it came gives the class no more than this
+            probability, or an unknown class may take over the slot of one the network cannot recognise; 0 for never.
+        doubt_above: a sample is taught to be unknown only where the classifier as it came is in doubt too, the
+            normalised entropy of its prediction above this (what source-only rejects); or a good classifier whose
+            stream holds nothing new is unlearned by the half that the gate takes for unknown. 0 for always.
+        skip_unusual: predict batches that look like none before, but do not learn from them; see ``CalmPast``.
+        min_batch: smaller batches are predicted at once by what is known, and wait until so many samples are together.
+    """
+
+    adapt_layers: str = "auto"
+    batch_norm: Literal["auto", "batch", "running"] = "auto"  # type: ignore[assignment]
+    veto_below: float = Field(default=0.2, ge=0.0, lt=1.0)
+    doubt_above: float = Field(default=0.5, ge=0.0, lt=1.0)
+    skip_unusual: bool = True
+    min_batch: int = Field(default=16, ge=1)
+    backbone_lr_scale: float | None = Field(default=None, ge=0.0)
+    reduced_dim: int = Field(default=64, ge=1)
+    decay: float = Field(default=0.999, ge=0.0, le=1.0)
+    covariance: CovarianceForm = "full"
+    covariance_floor: float = Field(default=1e-6, ge=0.0)
+    floor_rule: FloorRule = "relative"
+    covariance_shrinkage: float = Field(default=300.0, ge=0.0)
+    mean_shift: bool = False
+    class_prior: float = Field(default=1.0, ge=0.0, le=1.0)
+    likelihood_temperature: float = Field(default=1.0, gt=0.0)
+    novelty: str = "likelihood_entropy"
+    gate: GateKind = "tracking"
+    unknown_share: UnknownShare = "auto"
+    p_reject: float = Field(default=0.25, ge=0.0, lt=1.0)
+    init_batches: int = Field(default=30, ge=1)
+    certain_below: float = Field(default=0.01, ge=0.0, le=1.0)
+    quantile_rule: QuantileRule = "interpolated"
+    tie_rule: TieRule = "paper"
+    gate_window: int = Field(default=1024, ge=32)
+    refit_every: int = Field(default=5, ge=1)
+    contrastive_weight: float = Field(default=1.0, ge=0.0)
+    temperature: float = Field(default=0.1, gt=0.0)
+    reduction: Reduction = "mean"
+    self_pairs: bool = False
+    mean_term: MeanTerm = "samples"
+    kl_weight: float = Field(default=1.0, ge=0.0)
+    kl_form: KLForm = "cross_entropy"
+    kl_temperature: float = Field(default=0.1, gt=0.0)
+
+
+PAPER: dict[str, Any] = {
+    "lr": 0.01,
+    "adapt_layers": "all",
+    "batch_norm": "batch",
+    "veto_below": 0.0,
+    "doubt_above": 0.0,
+    "skip_unusual": False,
+    "min_batch": 1,
+    "backbone_lr_scale": 0.1,
+    "covariance_shrinkage": 0.0,
+    "class_prior": 0.0,
+    "gate": "frozen",
+    "p_reject": 0.5,
+    "certain_below": 0.0,
+    "reduction": "sum",
+    "self_pairs": True,
+    "kl_form": "paper",
+}
+"""The equations as written, with the learning rate of VisDA-C."""
+
+RELEASED: dict[str, Any] = {
+    **PAPER,
+    "decay": 1.0,
+    "floor_rule": "absolute",
+    "quantile_rule": "released",
+    "tie_rule": "released",
+    "contrastive_weight": 0.0,
+    "kl_form": "bounded",
+    "kl_weight": 1e-3,
+}
+"""What the released code does in effect: no decay, no gradient from the contrastive loss, the bounded KL loss, and its
+own floor, quantiles and inequalities."""
