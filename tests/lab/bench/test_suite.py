@@ -285,3 +285,27 @@ def test_a_preset_called_like_the_data_is_taken(monkeypatch: pytest.MonkeyPatch)
     assert entry.resolve("digits", 0)["lr"] == 0.5 and entry.preset_for("pacs") is None
     assert MethodEntry(name="gmm", preset="default").resolve("digits", 0)["lr"] == 0.001
     assert MethodEntry(name="gmm", settings={"lr": 0.2}).resolve("digits", 0)["lr"] == 0.2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "seeds: 2147483648",
+        f"seeds: {'9' * 5000}",
+        f"training: {'[' * 2000}{']' * 2000}",
+        "title: 2020-99-99",
+        "splits: &a {PDA: *a}",
+        "title: &a [*a]",
+        "? [a, b]\n: 1",
+    ],
+)
+def test_absurd_yaml_is_refused_in_one_line(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "suite.yaml"
+    file.write_text(f"name: x\ndata: digits\npairs: [a -> b]\nmethods: [gmm]\n{text}\n")
+    with pytest.raises(DriftgateError, match="Expected"):
+        read_suite(file)
+
+
+def test_seeds_have_an_end() -> None:
+    with pytest.raises(DriftgateError, match="at most 10000 seeds"):
+        parse_seeds("99999999999999")

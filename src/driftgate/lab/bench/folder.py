@@ -232,7 +232,10 @@ def json_files(folder: Path) -> list[Path]:
 
 def load_object(file: Path) -> dict[str, Any]:
     """The JSON object in a file; OSError or ValueError if there is none."""
-    document = json.loads(file.read_text(encoding="utf-8"))
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+    except RecursionError as error:
+        raise ValueError("it is nested too deep") from error
     if not isinstance(document, dict):
         raise ValueError("it holds no JSON object")
     return document

@@ -33,6 +33,8 @@ TRAINING = "training"
 
 SMALLEST_SIDE = 8
 LARGEST_SEED = 2**63 - 1
+MOST_SEEDS, LONGEST_SEEDS = 10_000, 100_000
+"""Seeds of a suite, and letters that name them; ``seeds: 9999999999`` would fill all memory."""
 
 
 class Pair(BaseModel):
@@ -158,6 +160,8 @@ class Suite(BaseModel):
     @field_validator("seeds", mode="before")
     @classmethod
     def _read_seeds(cls, value: Any) -> Any:
+        if isinstance(value, int) and value > MOST_SEEDS:
+            raise ValueError(f"expected at most {MOST_SEEDS} seeds")
         return tuple(range(value)) if isinstance(value, int) and not isinstance(value, bool) else value
 
     @field_validator("input_size", mode="before")
@@ -304,6 +308,8 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts or not all(part.isascii() and part.isdigit() for part in parts) or text.strip() == "0":
         raise DriftgateError(f"Expected a number of seeds like 3, or seeds like 0,4 but got {text!r}.")
+    if len(text) > LONGEST_SEEDS or ("," not in text and int(parts[0]) > MOST_SEEDS):
+        raise DriftgateError(f"Expected at most {MOST_SEEDS} seeds but got {text[:40]!r}; name fewer.")
     return tuple(int(part) for part in parts) if "," in text else tuple(range(int(parts[0])))
 
 
@@ -343,7 +349,7 @@ def parse_suite(document: Any, origin: str) -> Suite:
         return Suite(**document)
     except ValidationError as error:
         raise DriftgateError(f"Expected a suite in {origin} but {_describe(error)}") from error
-    except (DriftgateError, TypeError) as error:
+    except (DriftgateError, TypeError, RecursionError) as error:
         raise DriftgateError(f"Expected a suite in {origin} but: {error}") from error
 
 
@@ -359,7 +365,7 @@ def _several(value: Any) -> list[Any] | tuple[Any, ...]:
 def _yaml(text: str, origin: str) -> Any:
     try:
         value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # days that are none, numbers and nests without end
         raise DriftgateError(f"Expected YAML in {origin} but {' '.join(str(error).split())}.") from error
     # YAML 1.1 takes 1e-3 for a word, which nobody means.
     return float(value) if isinstance(value, str) and re.fullmatch(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+", value) else value
