@@ -21,7 +21,7 @@ from torch import Tensor
 
 from driftgate.guard import Event, Guard, GuardSettings, Snapshot
 from driftgate.methods import Method
-from driftgate.serve.answers import Answer, BatchReport, answers_of
+from driftgate.serve.answers import Answer, BatchReport, answers_of, on_cpu
 from driftgate.serve.state_folder import StateFolder
 from driftgate.types import DriftgateError, Prediction
 
@@ -86,6 +86,7 @@ class Engine:
         settings: see ``EngineSettings``.
         guard: see ``GuardSettings``.
         listeners: called in the engine's thread after each batch; one that fails is logged and does no harm.
+        on_answers: called in the engine's thread just before answers are handed out.
         on_event: called in the engine's thread with every event of the guard.
         keep_features: whether reports have the features, for those who group samples by likeness.
     """
@@ -98,6 +99,7 @@ class Engine:
         guard: GuardSettings | None = None,
         listeners: Sequence[Listener] = (),
         *,
+        on_answers: Callable[[Sequence[Answer]], None] = lambda _: None,
         on_event: Callable[[Event], None] | None = None,
         keep_features: bool = False,
     ) -> None:
@@ -107,7 +109,7 @@ class Engine:
         self.failures = 0
         self.save_problem: str | None = None
         self.events: deque[Event] = deque(maxlen=100)
-        self._on_event = on_event
+        self._on_answers, self._on_event = on_answers, on_event
         self._went_back = False
         self._guard = self._open_guard(guard)
         if self.settings.frozen:
@@ -210,10 +212,15 @@ class Engine:
 
     def _run(self) -> None:
         while (work := self._next()) is not None:
-            if isinstance(work, list):
-                self._serve(work)
-            else:
+            if not isinstance(work, list):
                 self._carry_out(*work)
+                continue
+            try:
+                self._serve(work)
+            except Exception as error:  # nobody may wait for ever, whatever has happened
+                self.failures += 1
+                logger.exception("a batch of %d could not be answered", len(work))
+                _fail(work, error)
         if self._unsaved:
             self._save()
         self.folder.close()
@@ -246,16 +253,13 @@ class Engine:
             ids = [f"{sample.request.id}-{sample.place}" for sample in batch]
             learning = self._guard.mode in ("learning", "slow")
             answers.extend(answers_of(prediction, ids, self.method.model.spec.class_names, before, learning))
+            self._on_answers(answers)
             _deliver(batch, answers)
             answered_after[0] = time.perf_counter() - started
 
-        try:
-            prediction = self._predict_and_learn(inputs, answer)
-        except Exception as error:
-            self.failures += 1
-            logger.exception("a batch of %d could not be answered", len(batch))
-            _fail(batch, error)
-            return
+        prediction = on_cpu(self._predict_and_learn(inputs, answer))
+        if self._went_back:
+            self._new_life()
         report = BatchReport(
             inputs=inputs,
             prediction=prediction,
@@ -310,9 +314,7 @@ class Engine:
             except Exception:
                 self.failures += 1
                 logger.exception("a listener failed")
-        if self._went_back:
-            self._new_life()
-        elif report.learned:
+        if report.learned:
             self._unsaved += 1
             try:
                 self.folder.note(self.method.steps)
