@@ -10,7 +10,7 @@ import typer
 from driftgate.lab.cli import options
 from driftgate.lab.cli.app import app
 from driftgate.lab.cli.console import kibibytes, make_table, note, output, percent, print_json
-from driftgate.lab.cli.sweeping import do_plan
+from driftgate.lab.cli.sweeping import do_plan, end_with_failures
 
 
 @app.command(epilog="Example: [bold]driftgate demo --seeds 1 --out runs/demo[/bold]")
@@ -31,17 +31,20 @@ def demo(
     started again. Prints a table, and writes summary.json, a record of every run and a picture. A few minutes on two
     cores.
     """
+    from driftgate.lab.files import writable_folder
+
+    writable_folder(out)  # before anything that takes time, and be it an import
+
     import joblib
 
     from driftgate.lab.bench.folder import SweepFolder
     from driftgate.lab.demo import demo_plan, finish_demo
-    from driftgate.lab.files import writable_folder
 
-    writable_folder(out)
     plan = demo_plan(seeds, limit)
     # A dry run is over before other processes would have started.
     workers = int(joblib.cpu_count()) if limit is None else 1
     result = do_plan(plan, SweepFolder(out), workers, "loky")
+    end_with_failures(SweepFolder(out), result)
     finished = finish_demo(plan, out, workers)
     if as_json:
         print_json(finished.summary)

@@ -55,7 +55,10 @@ class Drawing(NamedTuple):
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a suite's report: words, drawings, tables; ``closed`` tables are shown when asked for."""
+    """A part of a suite's report: words, drawings, tables.
+
+    ``closed`` tables are shown when asked for, ``files`` are too long for the page and only written beside it.
+    """
 
     name: str
     title: str
@@ -64,6 +67,7 @@ class Section:
     tables: list[Table] = field(default_factory=list)
     closed: list[Table] = field(default_factory=list)
     outro: str = ""
+    files: list[Table] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -102,7 +106,7 @@ def write_report(folders: Sequence[str | Path], out: str | Path, figure_kind: st
     write_text(out / PAGE, render(parts))
     files = []
     for section in (section for part in parts for section in part.sections):
-        files += write_tables([*section.tables, *section.closed], out / "tables")
+        files += write_tables([*section.tables, *section.closed, *section.files], out / "tables")
         for drawing in section.drawings if figure_kind else ():
             files.append(out / "figures" / f"{drawing.name}.{figure_kind}")
             files[-1].parent.mkdir(exist_ok=True)
@@ -123,7 +127,7 @@ def suite_part(suite: Results, anchor: str) -> SuitePart:
             "runs", "Runs", closed=[details.run_table(suite, settings_of), *filter(None, [details.model_table(suite)])]
         ),
     ]
-    sections = [s for s in everything if s is not None and (s.tables or s.closed or s.drawings)]
+    sections = [s for s in everything if s is not None and (s.tables or s.closed or s.drawings or s.files)]
     names = sorted({name for row in suite.frame.versions for name in row})
     return SuitePart(
         suite,
@@ -199,7 +203,9 @@ def _stream(suite: Results) -> Section:
 def _classes(suite: Results) -> Section:
     tables = details.class_tables(suite)
     small = [table for table in tables if len(table.text) <= details.MOST_CLASSES]
-    return Section("classes", "Classes", WORDS["classes"] if tables else "", [], [], small)
+    large = [table for table in tables if len(table.text) > details.MOST_CLASSES]
+    intro = WORDS["classes"] + (" There are too many for this page: see the tables beside it." if large else "")
+    return Section("classes", "Classes", intro if tables else "", [], [], small, files=large)
 
 
 def _studies(suite: Results) -> Section | None:
@@ -321,9 +327,7 @@ def render(parts: Sequence[SuitePart]) -> str:
     style = _asset("report.css")
     for ground, mark in enumerate(("/*light*/", "/*dark*/")):
         style = style.replace(mark, "".join(f"--c-{name}:{pair[ground]};" for name, pair in color_variables().items()))
-    definitions: dict[str, str] = {}
-    for part in parts:
-        definitions |= part.suite.definitions
+    definitions = {name: text for part in parts for name, text in part.suite.definitions.items()}
     return environment.from_string(_asset("report.html")).render(
         parts=parts,
         style=Markup(style),
