@@ -30,7 +30,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from driftgate.checkpoint import KEY, SUMS
-from driftgate.lab.bench.records import read_results
+from driftgate.lab.bench.results import read_results
 from driftgate.lab.bench.suite import read_suite
 from driftgate.lab.data.domains import list_domain, read_list
 from driftgate.methods import available, load_method
@@ -161,7 +161,7 @@ def records(folder: Path) -> Attempt:
         else:
             file.write_text(json.dumps(changed_document({**sound, "id": "b", "seed": 1}, draw)))
         found = read_results([folder])
-        return f"read, {sum(len(suite.runs) for suite in found)} runs"
+        return f"read, {sum(len(suite.frame) for suite in found)} runs"
 
     return attempt
 

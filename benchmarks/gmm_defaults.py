@@ -14,11 +14,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from driftgate.checkpoint import write_text
-from driftgate.lab.bench.demo import BATCH_SIZE, train_source
-from driftgate.lab.bench.jobs import Progress, available_cores, run_jobs
+import joblib
+
+from driftgate.files import write_text
+from driftgate.lab.bench.sweep import single_thread
 from driftgate.lab.data.datasets import open_dataset
 from driftgate.lab.data.streams import DomainStream
+from driftgate.lab.demo import BATCH_SIZE, train_source
 from driftgate.methods import create
 from driftgate.shifts import Shift
 from driftgate.stream import run_stream
@@ -60,13 +62,18 @@ Scores = dict[tuple[str, str], tuple[float, float, float, float]]
 """(variant, target) -> score, best fixed threshold, first half, second half."""
 
 
-def run_cell(seed: int, shift: Shift, targets: list[str], variants: list[Variant], progress: Progress) -> Scores:
+def run_cell(seed: int, shift: Shift, targets: list[str], variants: list[Variant]) -> Scores:
     """All variants on one source model."""
+    with single_thread():
+        return _run_cell(seed, shift, targets, variants)
+
+
+def _run_cell(seed: int, shift: Shift, targets: list[str], variants: list[Variant]) -> Scores:
     data = open_dataset("digits")
     split = data.split(shift)
-    source = train_source(split, seed, None, progress)
+    source = train_source(split, seed)
     scores: Scores = {}
-    for number, (label, method, settings) in enumerate(variants):
+    for label, method, settings in variants:
         for target in targets:
             model = source.clone()
             stream = DomainStream(
@@ -84,7 +91,6 @@ def run_cell(seed: int, shift: Shift, targets: list[str], variants: list[Variant
                 scores[label, target] = (result.score, best, float(first), float(second))
             except DivergedError:
                 scores[label, target] = (math.nan,) * 4
-        progress(f"{shift.value}  seed {seed}", number + 1, len(variants))
     return scores
 
 
@@ -110,7 +116,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--targets", default="mnist,uci")
     parser.add_argument("--variants", default="", help="only those whose label contains one of these, by commas")
-    parser.add_argument("--workers", type=int, default=available_cores())
+    parser.add_argument("--workers", type=int, default=joblib.cpu_count())
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     wanted = [part for part in arguments.variants.split(",") if part]
@@ -118,7 +124,7 @@ def main() -> None:
     targets = arguments.targets.split(",")
     jobs = [(seed, shift, targets, variants) for seed in range(arguments.seeds) for shift in Shift]
     started = time.perf_counter()
-    results = run_jobs(run_cell, jobs, workers=arguments.workers, progress=lambda *_: None)
+    results = joblib.Parallel(n_jobs=arguments.workers)(joblib.delayed(run_cell)(*job) for job in jobs)
     text = table({(job[0], job[1]): scores for job, scores in zip(jobs, results, strict=True)}, variants, targets)
     print(text)
     print(f"\n{arguments.seeds} seeds, {', '.join(targets)}, {time.perf_counter() - started:.0f} s")

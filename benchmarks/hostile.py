@@ -23,10 +23,10 @@ import yaml
 from torch import Tensor
 
 from driftgate.guard import Guard
-from driftgate.lab.bench.demo import BATCH_SIZE, train_source
-from driftgate.lab.bench.jobs import single_thread
+from driftgate.lab.bench.sweep import single_thread
 from driftgate.lab.data.datasets import open_dataset
 from driftgate.lab.data.streams import DomainStream
+from driftgate.lab.demo import BATCH_SIZE, train_source
 from driftgate.methods import available, create
 from driftgate.methods.gradient import GradientMethod
 from driftgate.metrics import HScore, OnlineAccuracy
@@ -165,7 +165,7 @@ def main() -> None:
     data = open_dataset("digits")
     split = data.split(Shift(chosen.shift))
     with single_thread():
-        source = SourceModel.load(chosen.model) if chosen.model else train_source(split, chosen.seed, None, print)
+        source = SourceModel.load(chosen.model) if chosen.model else train_source(split, chosen.seed)
         stream = DomainStream(
             [data.domain("mnist-drawn", seed=chosen.seed)],
             split,

@@ -18,7 +18,7 @@ from pathlib import Path
 from kills import SPLIT, small_method, small_stream
 from PIL import Image
 
-from driftgate.lab.bench.records import read_results
+from driftgate.lab.bench.results import read_results
 from driftgate.lab.data.check import check_dataset
 from driftgate.resources import give_back_memory, peak_memory, reset_peak_memory, resident_memory
 from driftgate.stream import run_stream
@@ -44,7 +44,7 @@ def records(folder: Path, number: int) -> Callable[[], int]:
         named = {"id": f"run-{index}", "suite": "many", "source": "a", "target": "b", "shift": "OPDA", "seed": index}
         text = json.dumps({**record, **named, "digest": f"{index:064d}"})
         (folder / "records" / f"run-{index}.json").write_text(text)
-    return lambda: sum(len(suite.runs) for suite in read_results([folder]))
+    return lambda: sum(len(suite.frame) for suite in read_results([folder]))
 
 
 def main() -> None:

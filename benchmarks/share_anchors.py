@@ -18,10 +18,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from driftgate.lab.bench.demo import BATCH_SIZE, train_source
-from driftgate.lab.bench.jobs import single_thread
+from driftgate.lab.bench.sweep import single_thread
 from driftgate.lab.data.datasets import open_dataset
 from driftgate.lab.data.streams import DomainStream
+from driftgate.lab.demo import BATCH_SIZE, train_source
 from driftgate.memory import StreamingGMM
 from driftgate.models import SourceModel
 from driftgate.models.normalization import batch_statistics, preserved_buffers
@@ -126,11 +126,7 @@ def main() -> None:
             split = data.split(Shift(shift))
             for seed in map(int, chosen.seeds.split(",")):
                 with torch.enable_grad():
-                    model = (
-                        SourceModel.load(chosen.model)
-                        if chosen.model
-                        else train_source(split, seed, None, lambda *_: None)
-                    )
+                    model = SourceModel.load(chosen.model) if chosen.model else train_source(split, seed)
                 stream = stream_of(chosen.data, chosen.root, list(data.targets(chosen.source)), split, model, seed)
                 print(row(f"{chosen.source} {shift} {seed}", model, stream, chosen.batches), flush=True)
 

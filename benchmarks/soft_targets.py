@@ -20,8 +20,9 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 from torch.nn import functional as F
 
-from driftgate.lab.bench.demo import DATA, target_stream, train_source
 from driftgate.lab.data.datasets import open_dataset
+from driftgate.lab.data.streams import DomainStream
+from driftgate.lab.demo import BATCH_SIZE, DATA, train_source
 from driftgate.memory import nearest_but_first
 from driftgate.methods.batchwise import SoftTargetSettings
 from driftgate.methods.lead import LEADSettings
@@ -53,11 +54,14 @@ def own_neighbor_share(model: SourceModel, images: Tensor, bank: Tensor, count: 
 def row(shift: Shift, seed: int, batches: int) -> str:
     data = open_dataset(DATA)
     split = data.split(shift)
-    model = train_source(split, seed, None, lambda *_: None).eval()
+    model = train_source(split, seed).eval()
     seconds: dict[str, list[float]] = {name: [] for name in RATIOS}
     stays: dict[str, list[bool]] = {name: [] for name in RATIOS}
     own = []
-    for batch in target_stream(data, model, split, seed, batches).batches():
+    size, limit = model.spec.image_size, batches * BATCH_SIZE
+    target = [data.domain("mnist")]
+    stream = DomainStream(target, split, input_size=size, batch_size=BATCH_SIZE, seed=seed, workers=0, limit=limit)
+    for batch in stream.batches():
         with torch.no_grad():
             features = F.normalize(model(batch.images).features, dim=1)
         own.append(own_neighbor_share(model, batch.images, features, SoftTargetSettings().neighbors))

@@ -10,14 +10,13 @@ import argparse
 import math
 import textwrap
 
-import matplotlib
 from matplotlib.figure import Figure
 
-from driftgate.lab.bench.ablations import STUDIES
-from driftgate.lab.bench.charts import CHART_STYLE, SIZE, study_panel, study_scores
-from driftgate.lab.bench.figures import save_figure
-from driftgate.lab.bench.records import read_results
+from driftgate.lab.bench.results import read_results
+from driftgate.lab.bench.studies import STUDIES
 from driftgate.lab.bench.tables import study_title
+from driftgate.lab.figures import save_figure, study_panel
+from driftgate.lab.figures.style import SIZE, styled
 
 COLUMNS = 3
 TEXT_WIDTH = 58
@@ -30,15 +29,17 @@ def main() -> None:
     parser.add_argument("--shift", default="OPDA", help="draw the runs of this shift")
     arguments = parser.parse_args()
     (suite,) = read_results([arguments.folder])
-    drawn = {study: [run for run in runs if run.shift == arguments.shift] for study, runs in suite.studies.items()}
-    drawn = {study: drawn[study] for study in [*STUDIES, *sorted(set(drawn) - set(STUDIES))] if drawn.get(study)}
+    drawn = {study: runs[runs["shift"] == arguments.shift] for study, runs in suite.studies.items()}
+    drawn = {
+        study: drawn[study] for study in [*STUDIES, *sorted(set(drawn) - set(STUDIES))] if len(drawn.get(study, ()))
+    }
     columns = min(COLUMNS, len(drawn))
     rows = math.ceil(len(drawn) / columns)
-    with matplotlib.rc_context({**CHART_STYLE, "savefig.facecolor": "white"}):
+    with styled():
         figure = Figure(figsize=(columns * SIZE[0], rows * (SIZE[1] + 0.6)), layout="constrained")
         panels = figure.subplots(rows, columns, squeeze=False).flatten()
         for axes, (study, runs) in zip(panels, drawn.items(), strict=False):
-            study_panel(axes, study_scores(runs))
+            study_panel(axes, runs)
             axes.set_title(study_title(study), loc="left", fontsize=11, fontweight="bold", pad=22)
             found = STUDIES[study].paper if study in STUDIES else None
             words = f"The paper, on VisDA-C OPDA: {found}" if found else ""

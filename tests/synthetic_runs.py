@@ -72,7 +72,7 @@ def record(
         "seed": seed,
         "study": study,
         "variant": variant,
-        "format": 2,
+        "format": 3,
         "method": method,
         "settings": {"seed": seed, "lr": 0.001, "decay": 0.999, **(settings or {})},
         "model": {

@@ -16,7 +16,7 @@ ROOT = Path(driftgate.__file__).parent
 LAYERS: list[set[str]] = [
     {"types", "text"},
     {"files"},
-    {"rng", "state", "checkpoint", "resources", "extras", "moved", "plugins", "shifts"},
+    {"rng", "state", "checkpoint", "record", "resources", "extras", "moved", "plugins", "shifts"},
     {"models"},
     {"views"},
     {"memory"},
@@ -32,9 +32,13 @@ LAYERS: list[set[str]] = [
     {"guard"},
     {"serve"},
     {"lab"},
+    {"lab.files"},
     {"lab.data"},
     {"lab.pretrain", "lab.model_card"},
     {"lab.bench"},
+    {"lab.figures"},
+    {"lab.report"},
+    {"lab.demo"},
     {"lab.serve_demo"},
     {"lab.cli"},
 ]

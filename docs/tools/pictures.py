@@ -22,7 +22,8 @@ from PIL import Image
 from record import Array, Plane, Run, Step, record
 from torch import Tensor
 
-from driftgate.lab.bench.figures import ABSENT, CLASS_COLORS, INK, KNOWN_COLOR, STYLE, UNKNOWN_COLOR
+from driftgate.lab.figures.demo import CLASS_COLORS
+from driftgate.lab.figures.style import INK, KNOWN_COLOR, SOFT, STYLE, UNKNOWN_COLOR
 from driftgate.types import UNKNOWN, UNLABELED
 
 DOCS = Path(__file__).resolve().parents[1]
@@ -154,7 +155,7 @@ def class_marks(run: Run) -> list[Line2D]:
     labels.append(("truly new", UNKNOWN_COLOR))
     marks = [Line2D([], [], marker="o", linestyle="", color=shade, label=text) for text, shade in labels]
     for text, style in (("Gaussian of a class, half its mass", "solid"), ("of one that never comes", DOTTED)):
-        marks.append(Line2D([], [], color=ABSENT, linewidth=1.4, linestyle=style, label=text))
+        marks.append(Line2D([], [], color=SOFT, linewidth=1.4, linestyle=style, label=text))
     return marks
 
 
@@ -167,7 +168,7 @@ def view(axes: Axes, run: Run, steps: list[Step]) -> None:
     colours = [colour(int(label)) for step in steps for label in step.truth]
     axes.scatter(points[:, 0], points[:, 1], c=colours, s=14, linewidths=0.4, edgecolors="white", zorder=3)
     for label, name in enumerate(run.class_names):
-        shade = colour(label) if label in run.shared else ABSENT
+        shade = colour(label) if label in run.shared else SOFT
         ellipse(axes, means[label], spreads[label], HALF, shade, dotted=label not in run.shared)
         if label in run.shared:
             badge: dict[str, Any] = {
@@ -264,9 +265,9 @@ def who_teaches(run: Run, step: Step) -> Figure:
     numbers = np.arange(1, len(run.steps) + 1)
     used = [float((step.said.pseudo_labels != UNLABELED).double().mean()) for step in run.steps]
     right = [rightly_taught(step) for step in run.steps]
-    history.plot(numbers, smooth(used), color=ABSENT, linewidth=1.8)
+    history.plot(numbers, smooth(used), color=SOFT, linewidth=1.8)
     history.plot(numbers, smooth(right), color=KNOWN_COLOR, linewidth=1.8)
-    history.text(1, smooth(used)[8] + 0.06, "teach, of all", ha="left", color=ABSENT, fontsize=9)
+    history.text(1, smooth(used)[8] + 0.06, "teach, of all", ha="left", color=SOFT, fontsize=9)
     history.text(22, smooth(right)[21] - 0.065, "right, of these", ha="left", color=KNOWN_COLOR, fontsize=9)
     history.set(ylim=(0.4, 1.0), xlabel="batch", title="Who teaches, who is right")
     history.yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1.0, decimals=0))

@@ -18,6 +18,12 @@ MOVED = {
     "driftgate.data.shifts": "driftgate.shifts",
     "driftgate.data": "driftgate.lab.data",
     "driftgate.pretrain": "driftgate.lab.pretrain",
+    "driftgate.bench.ablations": "driftgate.lab.bench.studies",
+    "driftgate.bench.demo": "driftgate.lab.demo",
+    "driftgate.bench.figures": "driftgate.lab.figures",
+    "driftgate.bench.records": "driftgate.lab.bench.results",
+    "driftgate.bench.report": "driftgate.lab.report.page",
+    "driftgate.bench.runner": "driftgate.lab.bench.sweep",
     "driftgate.bench": "driftgate.lab.bench",
     "driftgate.cli": "driftgate.lab.cli",
 }
@@ -25,7 +31,7 @@ MOVED = {
 
 
 def new_name(name: str) -> str | None:
-    """driftgate.bench.report -> driftgate.lab.bench.report; None for what has not moved."""
+    """driftgate.bench.report -> driftgate.lab.report.page; None for what has not moved."""
     for old, new in MOVED.items():
         if name == old or name.startswith(old + "."):
             return new + name.removeprefix(old)

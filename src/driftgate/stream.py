@@ -22,12 +22,11 @@ from driftgate.log import Step, StreamLog, Tally
 from driftgate.methods.base import Method, method_info
 from driftgate.models.input import labels_of
 from driftgate.progress import Progress
+from driftgate.record import RECORD_FORMAT, Record
 from driftgate.resources import give_back_memory, peak_memory, reset_peak_memory, resident_memory
 from driftgate.shifts import ClassSplit, Shift
 from driftgate.types import UNKNOWN, UNLABELED, DriftgateError, Prediction, Stream
 
-RECORD_FORMAT = 2
-"""Since 2, peak memory is that above the loaded model."""
 LONG_STREAM = 200
 """Batches from which on the tenths of a stream are long enough to be looked at one by one."""
 
@@ -239,6 +238,23 @@ def mean_shares(log: StreamLog) -> dict[str, float]:
     return found
 
 
+def class_counts(log: StreamLog, num_classes: int) -> dict[str, list[int]]:
+    """Samples of each source class: how many came, were right, were rejected; and how many unknown ones it took."""
+    predictions, targets = torch.cat(log.predictions), torch.cat(log.targets)
+
+    def count(labels: torch.Tensor, chosen: torch.Tensor) -> list[int]:
+        found: list[int] = torch.bincount(labels[chosen], minlength=num_classes)[:num_classes].tolist()
+        return found
+
+    known, unknown = targets >= 0, targets == UNKNOWN
+    return {
+        "samples": count(targets, known),
+        "right": count(targets, known & (predictions == targets)),
+        "rejected": count(targets, known & (predictions == UNKNOWN)),
+        "unknown_taken": count(predictions, unknown & (predictions >= 0)),
+    }
+
+
 def _record(
     method: Method, log: StreamLog, split: ClassSplit | None, protocol: dict[str, Any], skipped: list[str]
 ) -> dict[str, Any]:
@@ -277,6 +293,7 @@ def _record(
         "versions": versions(),
     }
     finite: dict[str, Any] = _without_nan(record)
+    Record.model_validate(finite)  # what is written must be what every reader understands
     return finite
 
 
@@ -296,6 +313,7 @@ def _scores(log: StreamLog, split: ClassSplit | None, num_classes: int) -> dict[
         "metrics": metrics,
         "halves": part_scores(log, scored, 2),
         "tenths": part_scores(log, scored, 10),
+        "classes": class_counts(log, num_classes),
         "definitions": {name: DEFINITIONS[name] for name in metrics},
         "running_score": {"running_score": running_scores(log, scored)},
     }

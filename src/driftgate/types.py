@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -14,6 +14,9 @@ UNKNOWN = -1
 
 UNLABELED = -2
 """Pseudo-label of a sample that is too uncertain to learn from (the paper's ``None``)."""
+
+Progress = Callable[[str, int, int], None]
+"""Told what is being done, and how many of its steps are done out of how many."""
 
 
 class DriftgateError(ValueError):

@@ -17,7 +17,7 @@ from torch import Tensor
 import driftgate
 from driftgate import DriftgateError, Method, Prediction
 from driftgate.losses import contrastive_loss, kl_loss
-from driftgate.methods.base import check_device
+from driftgate.methods.registry import check_device
 from driftgate.methods.tent import Tent
 
 OTHER = "strict" if DEVICE == "cpu" else DEVICE

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from driftgate.guard import GuardSettings
-from driftgate.lab.bench.demo import DATA, TARGET, train_source
 from driftgate.lab.data.datasets import open_dataset
+from driftgate.lab.demo import DATA, TARGET, train_source
 from driftgate.models import SourceModel
 from driftgate.rng import seeded
 from driftgate.serve.service import Service
@@ -63,7 +63,7 @@ def demo_model(path: Path) -> SourceModel:
     """The model in ``path``, trained on typeset digits if it is not there yet: some 20 seconds."""
     if not path.exists():
         split = open_dataset(DATA).split(SHIFT)
-        train_source(split, 0, None, lambda *_: None).save(path)
+        train_source(split, 0).save(path)
     return SourceModel.load(path)
 
 

@@ -13,9 +13,8 @@ from driftgate.lab.bench.estimate import estimate_plan
 from driftgate.lab.bench.folder import SweepFolder
 from driftgate.lab.bench.plan import Plan, make_plan
 from driftgate.lab.bench.playing import parse_shares, playing_words, unusual
-from driftgate.lab.bench.runner import run_sweep, summarise
 from driftgate.lab.bench.suite import parse_suite
-from driftgate.lab.bench.work import target_stream
+from driftgate.lab.bench.sweep import run_sweep, summarise
 from driftgate.lab.cli import app
 from driftgate.shifts import Shift
 from driftgate.types import DriftgateError
@@ -82,12 +81,12 @@ def test_what_is_unusual_is_told() -> None:
 
 
 def test_the_stream_is_what_the_suite_says() -> None:
-    stream = target_stream(plan(repeat=3, unknown_shares=[0.25]).runs[0], (28, 28))
+    stream = plan(repeat=3, unknown_shares=[0.25]).runs[0].open_stream((28, 28))
     assert len(stream) == 12 and stream.num_samples == 3 * 64
     unknown = [int((batch.labels < 0).sum()) for batch in stream.batches()]
     assert sum(unknown) == 3 * 16
     one_pass = plan(repeat=3).runs[0]
-    assert len(target_stream(one_pass.model_copy(update={"limit": None}), (28, 28))) == 3 * 79
+    assert len(one_pass.model_copy(update={"limit": None}).open_stream((28, 28))) == 3 * 79
 
 
 def test_every_share_is_a_stream_of_its_own() -> None:

@@ -6,7 +6,6 @@ import pytest
 
 from driftgate.lab.bench.plan import make_plan
 from driftgate.lab.bench.suite import MethodEntry, Pair, Suite, builtin_suites, parse_seeds, parse_suite, read_suite
-from driftgate.lab.bench.work import target_stream
 from driftgate.lab.data.digits import load_digits
 from driftgate.lab.data.loading import resized
 from driftgate.lab.pretrain import PretrainSettings
@@ -38,6 +37,7 @@ def own(**changes: object) -> dict[str, object]:
 
 def test_the_builtin_suites() -> None:
     assert set(builtin_suites()) == {
+        "demo",
         "digits",
         "digits-long",
         "domainnet",
@@ -144,7 +144,7 @@ def test_digits_long_has_two_thousand_batches_under_every_shift() -> None:
         "the source models are those of digits"
     )
     for run in make_plan(suite).runs:
-        stream = target_stream(run, (28, 28))
+        stream = run.open_stream((28, 28))
         assert (len(stream), stream.num_samples) == (2000, 128_000)
         assert stream.domains[0].seed == run.seed  # type: ignore[attr-defined]
     assert {run.limit for run in make_plan(suite, limit=5).runs} == {5}, "the command line has the last word"

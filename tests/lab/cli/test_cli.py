@@ -410,7 +410,7 @@ def test_places_that_take_no_files_are_refused_before_the_work(
 
     for work in ("driftgate.lab.data.datasets.FileData", "driftgate.lab.bench.footprint.compare"):
         monkeypatch.setattr(work, unreachable)
-    monkeypatch.setattr("driftgate.lab.bench.demo.run_demo", unreachable)
+    monkeypatch.setattr("driftgate.lab.bench.sweep.run_sweep", unreachable)
 
     def commands(place: Path) -> list[tuple[list[object], Path]]:
         return [

@@ -59,6 +59,16 @@ def test_what_is_missing_and_where_to_put_it(tmp_path: Path, make_tree: MakeTree
     assert any("domain validation" in line and "validation/<class>/" in line for line in report.missing)
 
 
+def test_a_tree_that_is_hardly_meant_is_warned_of(tmp_path: Path, make_tree: MakeTree) -> None:
+    """``domain/images/class`` reads as one class called images, and everything would seem to be there."""
+    for domain in ("day", "night"):
+        make_tree(tmp_path / "deep" / domain / "images", {"bus": 2, "car": 1})
+        make_tree(tmp_path / "flat" / domain, {"bus": 2, "car": 1})
+    text = "\n".join(check_dataset("folder", tmp_path / "deep").lines())
+    assert "there is one class only, 'images'" in text and "lie in folders inside it (bus, car ...)" in text
+    assert check_dataset("folder", tmp_path / "flat").warnings == []
+
+
 def test_unreadable_files(tmp_path: Path, make_tree: MakeTree, make_picture: Callable[..., Path]) -> None:
     make_tree(tmp_path / "day", {"cat": 3, "dog": 3})
     (tmp_path / "day" / "cat" / "text.jpg").write_text("no image")

@@ -9,123 +9,106 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from driftgate.lab.bench.ablations import STUDIES
+import pandas as pd
+
+from driftgate.lab.bench.jobs import DIGITS
 from driftgate.lab.bench.playing import USUAL
-from driftgate.lab.bench.runs import DIGITS, Run
+from driftgate.lab.bench.studies import STUDIES
 
 Facts = dict[str, Any]
 LONGEST_LIST = 4
 """Differences named in a note; a network with another recipe differs in a dozen ways."""
 
 
-def choose(runs: Sequence[Run], models: Mapping[str, Facts]) -> tuple[list[Run], list[str]]:
+def choose(runs: pd.DataFrame, models: Mapping[str, Facts]) -> tuple[pd.DataFrame, list[str]]:
     """The runs of a table (or of a study) that fit together, and a note for each group that was left out.
 
     Args:
         runs: of one suite, and of one study or none; either all or none with an unknown share that was asked for.
         models: id of a source model -> its facts, as far as they are known.
     """
-    study = STUDIES.get(runs[0].study or "") if runs else None
+    if runs.empty:
+        return runs, []
+    study = STUDIES.get(runs.study.iloc[0] or "")
     variants = () if study is None else study.variants
     varied = {name for variant in variants for name in variant.settings}
-    stream = {
-        name
-        for name, values in (
-            ("batch size", [variant.batch_size for variant in variants]),
-            ("class order", [variant.class_order for variant in variants]),
-        )
-        if any(value is not None for value in values)
-    }
+    varied |= {"batch size"} if any(variant.batch_size for variant in variants) else set()
+    varied |= {"class order"} if any(variant.class_order for variant in variants) else set()
     recipes = {name[-DIGITS:]: _recipe(model) for name, model in models.items() if model.get("training")}
+    rows = {run.Index: run for run in runs.itertuples()}
     conditions = _completed(
-        {run.id: _without(_stream(run) | recipes.get(run.model_digits, {}), stream) for run in runs}
+        {key: _without({**_stream(run), **recipes.get(run.model, {})}, varied) for key, run in rows.items()}
     )
-    splits = _completed({run.id: _known(shift=run.shift, split=run.protocol.get("split")) for run in runs})
-    sources = _completed(
-        {run.id: _known(place=_model_place(run), **{"source model": run.model_digits}) for run in runs}
-    )
-
-    def settings(run: Run) -> Facts:
-        return {"method": run.method, **run.settings}
-
-    def base(run: Run) -> Facts:
-        return _without(settings(run), varied)
-
-    notes: list[str] = []
-    steps: tuple[tuple[Callable[[Run], Hashable], Callable[[Run], Facts]], ...] = (
-        (lambda run: None, lambda run: conditions[run.id]),
+    splits = _completed({key: _known(shift=run.shift, split=run.protocol.split) for key, run in rows.items()})
+    places = {key: " ".join((run.source, run.shift, _own_seed(run.model_id))) for key, run in rows.items()}
+    sources = _completed({key: _known(place=places[key], **{"source model": run.model}) for key, run in rows.items()})
+    settings = {key: {"method": run.method, **run.settings} for key, run in rows.items()}
+    base = {key: _without(facts, varied) for key, facts in settings.items()}
+    by_shift = [None] * len(rows) if study or runs.study.iloc[0] else list(runs["shift"])
+    names = runs.variant.fillna("")
+    units = runs[["shift", "source", "target", "seed", "unknown_share"]].fillna("").apply(tuple, axis=1)
+    steps: tuple[tuple[list[Any], dict[Any, Facts]], ...] = (
+        ([None] * len(rows), conditions),
         # Without unknown samples a stream has another split, and another score.
-        (lambda run: (run.shift, run.record["score"]), lambda run: splits[run.id]),
-        (_model_place, lambda run: sources[run.id]),
-        (lambda run: (run.method, None if run.study else run.shift), base),
-        (lambda run: (run.method, run.variant, run.shift), settings),
-        (lambda run: (run.method, run.variant, run.unit, run.unknown_share), lambda run: {"run": run.id}),
+        (list(zip(runs["shift"], runs.metric, strict=True)), splits),
+        (list(places.values()), sources),
+        (list(zip(runs.method, by_shift, strict=True)), base),
+        (list(zip(runs.method, names, runs["shift"], strict=True)), settings),
+        (list(zip(runs.method, names, units, strict=True)), {key: {"run": run.id} for key, run in rows.items()}),
     )
-    chosen = list(runs)
+    kept, notes = runs, []
     for place, facts in steps:
-        chosen, found = _keep_one(chosen, place, facts)
+        where = pd.Series([str(one) for one in place], index=runs.index)[kept.index]
+        kept, found = _keep_one(kept, where, facts)
         notes += found
-    return chosen, notes
+    return kept, notes
 
 
-def mixed_runs(runs: Sequence[Run]) -> list[str]:
+def mixed_runs(runs: pd.DataFrame) -> list[str]:
     """Say what may still differ between the runs of a table: settings from shift to shift, lengths of the stream."""
-    settings: dict[str, set[str]] = {}
-    lengths: dict[tuple[str, ...], set[int]] = {}
-    for run in runs:
-        settings.setdefault(run.method, set()).add(_text(run.settings))
-        lengths.setdefault((*run.pair, run.shift), set()).add(int(run.number("protocol", "samples") or 0))
-    warnings = [
-        f"{method} has different settings under different shifts"
-        for method, found in settings.items()
-        if len(found) > 1
-    ]
-    if any(len(found) > 1 for found in lengths.values()):
+    if runs.empty:
+        return []
+    kinds = runs.settings.map(_text).groupby(runs.method, sort=False).nunique()
+    warnings = [f"{method} has different settings under different shifts" for method in kinds.index[kinds > 1]]
+    if (runs.groupby(["source", "target", "shift"]).samples.nunique(dropna=False) > 1).any():
         warnings.append("runs over streams of different lengths share a column of the table")
     return warnings
 
 
-def _keep_one(
-    runs: Sequence[Run], place: Callable[[Run], Hashable], facts: Callable[[Run], Facts]
-) -> tuple[list[Run], list[str]]:
+def _keep_one(runs: pd.DataFrame, place: pd.Series[str], facts: Mapping[Any, Facts]) -> tuple[pd.DataFrame, list[str]]:
     """At every place the runs with the same facts: of the groups there the one with most runs anywhere, or the newest.
 
     By the size anywhere, so that places agree where they can.
     """
-    groups: dict[str, list[Run]] = {}
-    names = {run.id: _text(facts(run)) for run in runs}
-    for run in runs:
-        groups.setdefault(names[run.id], []).append(run)
-    sizes = {name: (len(group), max(run.written for run in group), name) for name, group in groups.items()}
-    best: dict[Hashable, str] = {}
-    for run in runs:
-        where, name = place(run), names[run.id]
-        if where not in best or sizes[name] > sizes[best[where]]:
-            best[where] = name
-    left: dict[str, list[Run]] = {}
-    for run in runs:
-        winner = best[place(run)]
-        if names[run.id] != winner:
-            left.setdefault(differences(facts(run), facts(groups[winner][0])), []).append(run)
-    kept = [run for run in runs if names[run.id] == best[place(run)]]
-    return kept, [_note(group, reason) for reason, group in left.items()]
+    text = pd.Series([_text(facts[key]) for key in runs.index], index=runs.index)
+    groups = pd.DataFrame({"place": place, "text": text, "size": text.groupby(text).transform("size")})
+    groups["newest"] = runs.written.groupby(text).transform("max")
+    best = groups.sort_values(["size", "newest", "text"]).drop_duplicates("place", keep="last").set_index("place").text
+    winner = place.map(best)
+    examples = {name: facts[key] for key, name in reversed(list(text.items()))}
+    left: dict[str, list[Any]] = {}
+    for key in runs.index[text != winner]:
+        left.setdefault(differences(facts[key], examples[winner[key]]), []).append(key)
+    return runs[text == winner], [_note(runs.loc[keys], reason) for reason, keys in left.items()]
 
 
-def _completed(facts: Mapping[str, Facts]) -> dict[str, Facts]:
+def _completed(facts: Mapping[Any, Facts]) -> dict[Any, Facts]:
     """Run -> its facts and, where some are not known, those of the most runs that it agrees with otherwise.
 
     A record of another version, or a model whose file is lost, must not hide a run.
     """
-    counts = Counter(map(_text, facts.values()))
+    texts = {key: _text(known) for key, known in facts.items()}
+    counts = Counter(texts.values())
     groups = [json.loads(text) for text in counts]
     groups.sort(key=lambda group: (len(group), counts[_text(group)]), reverse=True)
-    return {
-        name: next((group for group in groups if known.items() <= group.items()), known)
-        for name, known in facts.items()
+    whole = {
+        text: next((group for group in groups if known.items() <= group.items()), known)
+        for text, known in ((text, json.loads(text)) for text in counts)
     }
+    return {key: whole[text] for key, text in texts.items()}
 
 
 def _without(facts: Facts, names: set[str]) -> Facts:
@@ -136,35 +119,28 @@ def _known(**facts: str | None) -> Facts:
     return {name: value for name, value in facts.items() if value}
 
 
-def _stream(run: Run) -> Facts:
+def _stream(run: Any) -> Facts:
     """What all runs of a table must share, whatever their method, pair, shift and seed, as far as the record tells."""
-    model, protocol = run.record.get("model", {}), run.protocol
-    given = {
-        "network": model.get("backbone"),
-        "input size": "x".join(map(str, model.get("input_size") or ())),
-        "batch size": protocol.get("batch_size"),
-        "class order": protocol.get("class_order"),
-    }
-    found = {name: value for name, value in given.items() if value}
-    if "limit" in protocol or "limit_batches" in protocol:
-        found["limit of batches"] = run.limit
-    if protocol.get("drop_last") is not None:
-        found["drop_last"] = protocol["drop_last"]
+    protocol = run.protocol
+    found: Facts = _known(
+        **{"network": run.network, "input size": run.input_size, "batch size": protocol.batch_size},
+        **{"class order": protocol.class_order},
+    )
+    if protocol.model_fields_set & {"limit", "limit_batches"}:
+        found["limit of batches"] = protocol.limit_batches or protocol.limit
+    if protocol.drop_last is not None:
+        found["drop_last"] = protocol.drop_last
     for name, usual in USUAL.items():  # older versions knew no other way
-        found["passes" if name == "repeat" else name] = usual if protocol.get(name) is None else protocol[name]
+        given = getattr(protocol, name)
+        found["passes" if name == "repeat" else name] = usual if given is None else given
     if run.model_id:
-        found["a source model for each seed"] = bool(_own_seed(run))
+        found["a source model for each seed"] = bool(_own_seed(run.model_id))
     return found
 
 
-def _model_place(run: Run) -> str:
-    """Where all runs must start from the same source model."""
-    return " ".join((run.source, run.shift, _own_seed(run)))
-
-
-def _own_seed(run: Run) -> str:
+def _own_seed(model_id: str) -> str:
     """``seed0`` where a source model belongs to one seed, as its id says."""
-    found = re.search(r"-(seed\d+)-", run.model_id)
+    found = re.search(r"-(seed\d+)-", model_id)
     return found[1] if found else ""
 
 
@@ -186,11 +162,12 @@ def _word(value: Any) -> str:
     return "none" if value is None else value if isinstance(value, str) else _text(value)
 
 
-def _note(runs: Sequence[Run], reason: str) -> str:
-    methods = ", ".join(dict.fromkeys(run.method for run in runs))
-    kind = f" of the study {runs[0].study}" if runs[0].study else ""
-    kind += " with an unknown share" if runs[0].unknown_share is not None else ""
+def _note(runs: pd.DataFrame, reason: str) -> str:
+    first = runs.iloc[0]
+    kind = f" of the study {first.study}" if first.study else ""
+    kind += " with an unknown share" if first.unknown_share is not None else ""
     count = f"{len(runs)} run{'' if len(runs) == 1 else 's'}"
+    methods = ", ".join(runs.method.unique())
     return f"{count}{kind} ({methods}) left out of tables and statistics: {reason}"
 
 

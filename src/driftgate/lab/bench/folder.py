@@ -20,13 +20,13 @@ from typing import Any, Literal
 
 from filelock import FileLock, Timeout
 
-from driftgate.checkpoint import write_text
-from driftgate.lab.bench.plan import SHORT_DIGEST, Job, ModelJob, RunJob, short
+from driftgate.files import write_text
+from driftgate.lab.bench.jobs import Job, ModelJob, RunJob, short
 from driftgate.lab.bench.suite import Suite
 from driftgate.types import DriftgateError
 
 STALE_SECONDS = 600.0
-"""A progress report or temporary file of another machine that is older belongs to nobody."""
+"""A temporary file that is older belongs to nobody."""
 
 State = Literal["done", "failed", "open"]
 
@@ -55,6 +55,10 @@ class SweepFolder:
     def progress(self) -> Path:
         return self.path / "progress"
 
+    @property
+    def suite_file(self) -> Path:
+        return self.path / "suite.json"
+
     def prepare(self, suite: Suite) -> None:
         """Create the folder, sweep out what killed processes left, note the suite; refuses a folder of another."""
         for folder in (self.records, self.failures, self.models, self.progress, self.path / "locks"):
@@ -63,14 +67,9 @@ class SweepFolder:
                 with suppress(OSError):
                     if time.time() - left.stat().st_mtime > STALE_SECONDS:
                         left.unlink()
-        for report in self.reports(alive=False):
-            self.report_file(report["id"]).unlink(missing_ok=True)
+        self.reports()
         with FileLock(self.path / "locks" / "suite.lock"):
             self._note_suite(suite)
-
-    @property
-    def suite_file(self) -> Path:
-        return self.path / "suite.json"
 
     def check_suite(self, suite: Suite) -> None:
         """Refuse a folder that holds another suite; nothing is written."""
@@ -99,6 +98,8 @@ class SweepFolder:
 
     def model_file(self, job: ModelJob) -> Path:
         """Where a model is, or will be: older versions named it otherwise, but its name always ended in its digest."""
+        if job.given is not None:
+            return Path(job.given)
         own = self.models / f"{job.id}.safetensors"
         return own if own.exists() else next(self.models.glob(f"*-{short(job.digest)}.safetensors"), own)
 
@@ -156,15 +157,15 @@ class SweepFolder:
 
     def forget_failures(self, jobs: Iterable[Job], before: float) -> None:
         """Remove the notes of older failures of ``jobs``, which are done, also of those with other settings."""
-        names = {_without_digest(job.id) for job in jobs}
+        names = {job.id.removesuffix(short(job.digest)) for job in jobs}
         for file in self.failures.glob("*.json"):
-            if _without_digest(file.stem) in names and (read_json(file) or {}).get("time", before) < before:
+            if file.stem.rpartition("-")[0] + "-" in names and (read_json(file) or {}).get("time", before) < before:
                 file.unlink(missing_ok=True)
 
     @contextmanager
-    def lock(self, job: Job) -> Iterator[bool]:
-        """Hold the job's lock inside; answers False if somebody else holds it. The system frees a killed process's."""
-        lock = FileLock(self.path / "locks" / f"{short(job.digest)}.lock", timeout=0)
+    def lock(self, digest: str) -> Iterator[bool]:
+        """Hold a job's lock inside; answers False if somebody else holds it. The system frees a killed process's."""
+        lock = FileLock(self.path / "locks" / f"{short(digest)}.lock", timeout=0)
         try:
             lock.acquire()
         except Timeout:
@@ -175,49 +176,22 @@ class SweepFolder:
         finally:
             lock.release()
 
-    def report(self, job: Job, done: int, total: int, score: float | None, started: float) -> None:
-        """Tell whoever looks how far a job is."""
-        facts = {
-            "id": job.id,
-            "label": job.label,
-            "done": done,
-            "total": total,
-            "score": score,
-            "started": started,
-            "updated": time.time(),
-            "pid": os.getpid(),
-            "host": socket.gethostname(),
-        }
+    def report(self, job: Job, done: int, total: int, score: float | None = None) -> None:
+        """Tell whoever looks how far a job is; its lock must be held."""
+        facts = {"id": job.id, "digest": job.digest, "label": job.label, "done": done, "total": total, "score": score}
         # Nobody needs it after a power cut, and it is written often.
-        write_text(self.report_file(job.id), json.dumps(facts), durable=False)
+        write_text(self.report_file(job.id), json.dumps({**facts, "pid": os.getpid()}), durable=False)
 
-    def reports(self, *, alive: bool = True) -> list[dict[str, Any]]:
-        """The reports of jobs that are being done, or of those whose process is gone."""
-        return [report for report in read_all(self.progress) if _is_alive(report) == alive]
-
-
-def _without_digest(job_id: str) -> str:
-    return job_id[:-SHORT_DIGEST]
-
-
-def process_is_alive(pid: int) -> bool:
-    """Whether a process of this machine is there."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    # One that was killed but not yet waited for still answers.
-    with suppress(OSError, IndexError):
-        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
-    return True
-
-
-def _is_alive(report: dict[str, Any]) -> bool:
-    if report["host"] == socket.gethostname():
-        return process_is_alive(report["pid"])
-    return bool(time.time() - report["updated"] < STALE_SECONDS)
+    def reports(self) -> list[dict[str, Any]]:
+        """How far the jobs are that are being done, here or elsewhere; what a killed process left is removed."""
+        found = []
+        for report in read_all(self.progress):
+            with self.lock(report["digest"]) as nobody_does_it:
+                if nobody_does_it:
+                    self.report_file(report["id"]).unlink(missing_ok=True)
+                else:
+                    found.append(report)
+        return found
 
 
 def read_all(folder: Path) -> list[dict[str, Any]]:
@@ -233,7 +207,7 @@ def json_files(folder: Path) -> list[Path]:
 def load_object(file: Path) -> dict[str, Any]:
     """The JSON object in a file; OSError or ValueError if there is none."""
     try:
-        document = json.loads(file.read_text(encoding="utf-8"))
+        document = json.loads(file.read_bytes())
     except RecursionError as error:
         raise ValueError("it is nested too deep") from error
     if not isinstance(document, dict):

@@ -157,7 +157,8 @@ def compare(
     """The comparison for ``num_classes`` source classes."""
     if num_classes < 1 or queue_length < 1:
         raise DriftgateError(
-            f"Expected at least one class and one sample in the queue but got {num_classes} and {queue_length}."
+            f"Expected at least one class and one sample in the queue but got {num_classes} and {queue_length}; "
+            "name more."
         )
     per_sample = measured_queue_row(num_classes, feature_dim)
     return Comparison(

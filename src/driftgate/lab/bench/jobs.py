@@ -1,133 +1,169 @@
-"""Independent jobs on all cores, one thread each: faster than one job on all of them, and not upset by neighbours.
+"""Jobs: a source model to train, or one method over one stream, each with an id that says what it is.
 
-A job computes the same on any number of cores, because it never uses more than one.
+An id ends in eight digits of a hash over everything that decides the result, so that a changed setting is another run
+and the same one is never done twice.
 """
 
 from __future__ import annotations
 
-import os
-import pickle
-import signal
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from contextlib import contextmanager, suppress
-from multiprocessing import Queue, active_children, get_context
-from queue import Empty
-from typing import Any, TypeAlias, TypeVar
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any
 
-import torch
-from threadpoolctl import threadpool_limits
+from pydantic import BaseModel, ConfigDict
 
-R = TypeVar("R")
+from driftgate.lab.bench.playing import Playing, playing_words
+from driftgate.lab.data.datasets import DataSet, open_dataset
+from driftgate.lab.data.named import NamedClasses
+from driftgate.lab.data.orders import StreamShare
+from driftgate.lab.data.streams import DomainStream
+from driftgate.shifts import ClassOrder, ClassSplit, Shift
 
-Progress = Callable[[str, int, int], None]
-"""Told what is being done, and how many of its steps are done out of how many."""
+DIGITS = 8
+"""An id ends in so many digits of a hash; whatever stands before them may be named anew."""
 
-LAST_REPORTS_SECONDS = 30.0
-
-Reports: TypeAlias = "Queue[tuple[str, int, int] | None]"
-"""From the workers: reports, and None at the end of each job."""
-
-_reports: Reports | None = None
+LONGEST_NAME = 150
+"""Characters of an id before its hash; file systems take 255 with endings."""
 
 
-def available_cores() -> int:
-    """Cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+class ModelJob(BaseModel):
+    """A source model to train: ``data`` under ``root``, domain ``source``, its first ``num_classes`` classes.
 
-
-def run_jobs(
-    function: Callable[..., R], jobs: Sequence[tuple[Any, ...]], *, workers: int = 1, progress: Progress
-) -> list[R]:
-    """``function(*job, progress)`` for every job, in their order; in this process if there is one worker.
-
-    With more workers, function and jobs must be picklable, and a script must start under ``if __name__ == "__main__"``.
+    Shifts with as many source classes share it. ``training`` holds all of ``PretrainSettings``, ``per_class`` the
+    number of images of each class to train on at most, ``digest`` the whole hash, ``classes`` the classes that stand
+    first where the suite names them, ``given`` the file of a model that is trained already.
     """
-    if workers == 1 or len(jobs) < 2:
-        with single_thread():
-            return [function(*job, progress) for job in jobs]
-    # A fork would inherit torch's threads half-alive.
-    context = get_context("spawn")
-    reports: Reports = context.Queue()
-    before = set(active_children())
-    with ProcessPoolExecutor(
-        min(workers, len(jobs)), mp_context=context, initializer=_start_worker, initargs=(reports,)
-    ) as pool:
-        futures = [pool.submit(_work, function, job) for job in jobs]
-        children = set(active_children()) - before
-        try:
-            _wait_for(futures, reports, progress)
-        except BaseException:
-            # Leave at once: what still runs is of no use to anybody. A bare signal, because the pool's own thread waits
-            # for its workers, and of two threads that wait for one process the second takes it for alive for ever.
-            for child in children:
-                _end(child.pid)
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
-    return [pickle.loads(future.result()) for future in futures]
+
+    model_config = ConfigDict(frozen=True)
+
+    id: str
+    digest: str
+    data: str
+    root: str | None
+    source: str
+    num_classes: int
+    seed: int
+    backbone: str
+    weights: str | None
+    input_size: tuple[int, int] | None
+    training: dict[str, Any]
+    per_class: int | None
+    classes: tuple[str, ...] = ()
+    given: str | None = None
+
+    @property
+    def label(self) -> str:
+        """For people."""
+        return f"{self.source} {self.num_classes} classes seed {self.seed}: source training"
+
+    def open_data(self) -> DataSet:
+        """The data set, its classes in the order of this model's."""
+        return open_cached(self.data, self.root, self.classes)
+
+    @property
+    def class_split(self) -> ClassSplit:
+        """The source classes alone: what a target shares or adds makes no difference here."""
+        return ClassSplit(self.num_classes, 0, 0)
 
 
-@contextmanager
-def single_thread() -> Iterator[None]:
-    """Let torch and the libraries under NumPy and scikit-learn use one thread inside."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with threadpool_limits(limits=1):
-            yield
-    finally:
-        torch.set_num_threads(before)
+class RunJob(BaseModel):
+    """One method over one stream, on the source model of ``model``.
+
+    ``settings`` holds all settings of the method, ``limit`` the number of batches at most, ``unknown_share`` the share
+    of unknown samples where it is not that of the data, ``study`` and ``variant`` what an ablation calls it.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    id: str
+    digest: str
+    suite: str
+    model: ModelJob
+    targets: tuple[str, ...]
+    shift: Shift
+    split: str
+    class_order: ClassOrder
+    method: str
+    preset: str | None
+    settings: dict[str, Any]
+    seed: int
+    batch_size: int
+    drop_last: bool
+    limit: int | None
+    playing: Playing
+    unknown_share: str | None
+    study: str | None
+    variant: str | None
+
+    @property
+    def source(self) -> str:
+        return self.model.source
+
+    @property
+    def target(self) -> str:
+        """All targets as one text."""
+        return "+".join(self.targets)
+
+    @property
+    def label(self) -> str:
+        """For people."""
+        share = [] if self.unknown_share is None else [f"{self.unknown_share} unknown"]
+        words = [*([] if self.variant is None else [self.variant]), *playing_words(self.playing.as_dict()), *share]
+        told = f" ({', '.join(words)})" if words else ""
+        return f"{self.source} -> {self.target} {self.shift.value} {self.method}{told} seed {self.seed}"
+
+    @property
+    def share(self) -> StreamShare | None:
+        """The share of unknown samples, if it is not that of the data."""
+        return None if self.unknown_share is None else StreamShare.parse(self.unknown_share)
+
+    @property
+    def class_split(self) -> ClassSplit:
+        """The split that says which classes come and what scores them."""
+        split = ClassSplit.parse(self.split, self.class_order)
+        return split if self.share is None else self.share.scored(split)
+
+    def open_stream(self, input_size: tuple[int, int]) -> DomainStream:
+        """The stream, in an order of the seed's."""
+        data = self.model.open_data()
+        return DomainStream(
+            [data.domain(name, seed=self.seed) for name in self.targets],
+            self.class_split,
+            input_size=input_size,
+            batch_size=self.batch_size,
+            seed=self.seed,
+            drop_last=self.drop_last,
+            workers=0,
+            limit=None if self.limit is None else self.limit * self.batch_size,
+            unknown_share=self.share,
+            **self.playing.model_dump(),
+        )
 
 
-def _wait_for(futures: Sequence[Future[bytes]], reports: Reports, progress: Progress) -> None:
-    pending, ended = set(futures), 0
-    while pending:
-        done, pending = wait(pending, timeout=0.1, return_when=FIRST_COMPLETED)
-        for future in done:
-            future.result()  # raises what the job raised
-        ended += _pass_on(reports, progress)
-    # A result may overtake the last reports of its job, which come another way.
-    while ended < len(futures):
-        ended += _pass_on(reports, progress, timeout=LAST_REPORTS_SECONDS)
+Job = ModelJob | RunJob
 
 
-def _pass_on(reports: Reports, progress: Progress, timeout: float = 0.0) -> int:
-    """Hand on what has been reported; answers how many jobs have reported their end."""
-    ended = 0
-    while True:
-        try:
-            report = reports.get(timeout=timeout) if timeout else reports.get_nowait()
-        except Empty:
-            if timeout:
-                raise
-            return ended
-        if report is None:
-            return ended + 1
-        progress(*report)
+@lru_cache(maxsize=8)
+def open_cached(name: str, root: str | None, classes: tuple[str, ...] = ()) -> DataSet:
+    """A data set, opened once a process: a worker does many runs on the same one. ``classes`` stand first in it."""
+    return NamedClasses(open_cached(name, root), classes) if classes else open_dataset(name, root)
 
 
-def _end(pid: int | None) -> None:
-    """Ask a process to end, if it has not ended by itself."""
-    if pid is not None:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGTERM)
+def digest_of(facts: Mapping[str, Any]) -> str:
+    """SHA-256 of facts ready for JSON, whatever their order."""
+    text = json.dumps(facts, sort_keys=True, allow_nan=False, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _start_worker(reports: Reports) -> None:
-    global _reports  # noqa: PLW0603  # how a pool hands its workers something that cannot be pickled with a job
-    _reports = reports
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it and ends its workers
+def short(digest: str) -> str:
+    """The digits of a digest that an id ends in."""
+    return digest[:DIGITS]
 
 
-def _work(function: Callable[..., R], job: tuple[Any, ...]) -> bytes:
-    with single_thread():
-        result = function(*job, _report)
-    if _reports is not None:
-        _reports.put(None)
-    # As bytes: torch would pass each tensor through a file descriptor of its own, and there are thousands.
-    return pickle.dumps(result)
-
-
-def _report(label: str, done: int, total: int) -> None:
-    if _reports is not None:
-        _reports.put((label, done, total))
+def make_id(parts: Iterable[str], digest: str) -> str:
+    """``art-OPDA-gmm-seed0-1a2b3c4d``: readable, fit for a file's name, and different for different jobs."""
+    name = re.sub(r"[^A-Za-z0-9_.+=-]+", "_", "-".join(parts)).lstrip(".")
+    return f"{name[:LONGEST_NAME]}-{short(digest)}"

@@ -1,134 +1,29 @@
-"""What a suite comes to: source models to train and runs to do, each with an id that says what it is.
-
-An id ends in eight digits of a hash over everything that decides the result, so that a changed setting is another run
-and the same one is never done twice.
-"""
+"""What a suite comes to: source models to train and runs to do."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from pydantic import BaseModel, ConfigDict
-
-from driftgate.lab.bench.ablations import BASELINE, Study, Variant
-from driftgate.lab.bench.playing import Playing, playing_words, unusual
-from driftgate.lab.bench.suite import MethodEntry, Pair, Suite
-from driftgate.lab.data.datasets import DataSet, FileData, open_dataset
-from driftgate.lab.data.orders import StreamShare
+from driftgate.lab.bench.entries import MethodEntry, Pair
+from driftgate.lab.bench.jobs import Job, ModelJob, RunJob, digest_of, make_id, open_cached
+from driftgate.lab.bench.playing import unusual
+from driftgate.lab.bench.studies import BASELINE, Study, Variant
+from driftgate.lab.bench.suite import Suite
+from driftgate.lab.data.datasets import DataSet, FileData
+from driftgate.lab.files import file_sha256
 from driftgate.models import SourceModel
 from driftgate.models.backbones import UNTRAINED, check_backbone, check_weights
 from driftgate.models.layers import GROUPS, select_parameters
 from driftgate.shifts import ClassOrder, ClassSplit, Shift
 from driftgate.types import DriftgateError
 
-SHORT_DIGEST = 8
 QUICK_PER_CLASS = 40
 """Source images of each class in a quick training, which has one epoch."""
-
-LONGEST_NAME = 150
-"""Characters of an id before its hash; file systems take 255 with endings."""
-
-
-class ModelJob(BaseModel):
-    """A source model to train: ``data`` under ``root``, domain ``source``, its first ``num_classes`` classes.
-
-    Shifts with as many source classes share it. ``training`` holds all of ``PretrainSettings``, ``per_class`` the
-    number of images of each class to train on at most, ``digest`` the whole hash.
-    """
-
-    model_config = ConfigDict(frozen=True)
-
-    id: str
-    digest: str
-    data: str
-    root: str | None
-    source: str
-    num_classes: int
-    seed: int
-    backbone: str
-    weights: str | None
-    input_size: tuple[int, int] | None
-    training: dict[str, Any]
-    per_class: int | None
-
-    @property
-    def label(self) -> str:
-        """For people."""
-        return f"{self.source} {self.num_classes} classes seed {self.seed}: source training"
-
-    @property
-    def class_split(self) -> ClassSplit:
-        """The source classes alone: what a target shares or adds makes no difference here."""
-        return ClassSplit(self.num_classes, 0, 0)
-
-
-class RunJob(BaseModel):
-    """One method over one stream, on the source model of ``model``.
-
-    ``settings`` holds all settings of the method, ``limit`` the number of batches at most, ``unknown_share`` the share
-    of unknown samples where it is not that of the data, ``study`` and ``variant`` what an ablation calls it.
-    """
-
-    model_config = ConfigDict(frozen=True)
-
-    id: str
-    digest: str
-    suite: str
-    model: ModelJob
-    targets: tuple[str, ...]
-    shift: Shift
-    split: str
-    class_order: ClassOrder
-    method: str
-    preset: str | None
-    settings: dict[str, Any]
-    seed: int
-    batch_size: int
-    drop_last: bool
-    limit: int | None
-    playing: Playing
-    unknown_share: str | None
-    study: str | None
-    variant: str | None
-
-    @property
-    def source(self) -> str:
-        return self.model.source
-
-    @property
-    def target(self) -> str:
-        """All targets as one text."""
-        return "+".join(self.targets)
-
-    @property
-    def label(self) -> str:
-        """For people."""
-        share = [] if self.unknown_share is None else [f"{self.unknown_share} unknown"]
-        words = [*([] if self.variant is None else [self.variant]), *playing_words(self.playing.as_dict()), *share]
-        told = f" ({', '.join(words)})" if words else ""
-        return f"{self.source} -> {self.target} {self.shift.value} {self.method}{told} seed {self.seed}"
-
-    @property
-    def share(self) -> StreamShare | None:
-        """The share of unknown samples, if it is not that of the data."""
-        return None if self.unknown_share is None else StreamShare.parse(self.unknown_share)
-
-    @property
-    def class_split(self) -> ClassSplit:
-        """The split that says which classes come and what scores them."""
-        split = ClassSplit.parse(self.split, self.class_order)
-        return split if self.share is None else self.share.scored(split)
-
-
-Job = ModelJob | RunJob
 
 
 class Plan(NamedTuple):
@@ -150,6 +45,7 @@ def make_plan(
     limit: int | None = None,
     quick_training: bool = False,
     study: Study | None = None,
+    model: Path | None = None,
 ) -> Plan:
     """The jobs of ``suite``; methods, settings, pairs, splits and network are checked here, before anything is spent.
 
@@ -159,31 +55,33 @@ def make_plan(
         limit: batches of each stream at most; the suite's own limit if None.
         quick_training: one epoch on few images, to see that everything works.
         study: an ablation: its method in all its variants, instead of the suite's methods.
+        model: a source model that is trained already; it must know the source classes of every shift.
     """
     entries = suite.methods if study is None else (_entry(suite, study.method),)
     suite.changed(methods=[entry.model_dump() for entry in entries]).check_methods()
-    check_backbone(suite.backbone)
-    check_weights(suite.backbone, suite.weights)
+    if model is None:
+        check_backbone(suite.backbone)
+        check_weights(suite.backbone, suite.weights)
     if limit is not None and limit < 1:
-        raise DriftgateError(f"Expected a limit of at least one batch but got {limit}.")
+        raise DriftgateError(f"Expected a limit of at least one batch but got {limit}; leave it out for all.")
     data = open_cached(suite.data, None if root is None else str(root))
-    planner = _Planner(suite, data, root, limit or suite.limit, quick_training, study)
+    planner = _Planner(suite, data, root, limit or suite.limit, quick_training, study, model)
     models: dict[str, ModelJob] = {}
     runs: dict[str, RunJob] = {}
     pairs = list(dict.fromkeys(resolve_pair(data, pair) for pair in suite.pairs))
     variants = (BASELINE,) if study is None else study.variants
     # Seeds outermost: a sweep that is stopped early has something of every cell.
     for seed, pair, shift in product(suite.seeds, pairs, suite.shifts):
-        model = planner.model_job(pair.source, shift, seed)
+        source = planner.model_job(pair.source, shift, seed)
         for share, entry, variant in product(planner.shares(shift), entries, variants):
             if entry.runs_under(shift):
-                run = planner.run_job(model, pair, entry, shift=shift, seed=seed, variant=variant, share=share)
-                models[model.id], runs[run.id] = model, run
+                run = planner.run_job(source, pair, entry, shift=shift, seed=seed, variant=variant, share=share)
+                models[source.id], runs[run.id] = source, run
     if not runs:
         raise DriftgateError(
             f"Expected at least one run but suite {suite.name} has none of "
             f"{', '.join(entry.name for entry in entries)} under {', '.join(shift.value for shift in suite.shifts)}"
-            + ("; unknown shares need ODA or OPDA." if suite.unknown_shares else ".")
+            + ("; unknown shares need ODA or OPDA." if suite.unknown_shares else "; name others of them.")
         )
     _check_layers(suite, runs.values())
     return Plan(suite, list(models.values()), list(runs.values()))
@@ -207,36 +105,13 @@ def merge_plans(plans: Sequence[Plan]) -> Plan:
     return Plan(plans[0].suite, list(models.values()), list(runs.values()))
 
 
-@lru_cache(maxsize=4)
-def open_cached(name: str, root: str | None) -> DataSet:
-    """A data set, opened once a process: a worker does many runs on the same one."""
-    return open_dataset(name, root)
-
-
 def resolve_pair(data: DataSet, pair: Pair) -> Pair:
     """The pair with the names of the data set, and the usual targets if it has none."""
     source = data.canonical(pair.source)
     targets = tuple(data.canonical(name) for name in pair.targets) or data.targets(source)
     if source in targets:
-        raise DriftgateError(f"Expected targets other than the source but got the pair {pair}.")
+        raise DriftgateError(f"Expected targets other than the source but got the pair {pair}; name others.")
     return Pair(source=source, targets=targets)
-
-
-def digest_of(facts: Mapping[str, Any]) -> str:
-    """SHA-256 of facts ready for JSON, whatever their order."""
-    text = json.dumps(facts, sort_keys=True, allow_nan=False, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def short(digest: str) -> str:
-    """The digits of a digest that an id ends in."""
-    return digest[:SHORT_DIGEST]
-
-
-def make_id(parts: Iterable[str], digest: str) -> str:
-    """``art-OPDA-gmm-seed0-1a2b3c4d``: readable, fit for a file's name, and different for different jobs."""
-    name = re.sub(r"[^A-Za-z0-9_.+=-]+", "_", "-".join(parts)).lstrip(".")
-    return f"{name[:LONGEST_NAME]}-{short(digest)}"
 
 
 def _entry(suite: Suite, method: str) -> MethodEntry:
@@ -253,9 +128,13 @@ class _Planner:
     limit: int | None
     quick: bool
     study: Study | None
+    given: Path | None
 
     def split(self, shift: Shift, order: ClassOrder) -> ClassSplit:
-        return self.data.split(shift, order, self.suite.splits.get(shift))
+        custom = self.suite.splits.get(shift)
+        if self.suite.classes is not None:
+            custom = "/".join(str(len(part)) for part in self.suite.classes.parts(shift, self.data.class_names))
+        return self.data.split(shift, order, custom)
 
     def shares(self, shift: Shift) -> tuple[str | None, ...]:
         """The unknown shares to play; none where nothing is unknown. A study varies its own things alone."""
@@ -264,7 +143,14 @@ class _Planner:
         return self.suite.unknown_shares if self.split(shift, "shared-first").target_private else ()
 
     def model_job(self, source: str, shift: Shift, seed: int) -> ModelJob:
+        job = self._trained(source, shift, seed)
+        return job if self.given is None else _given_model(job, self.given, shift)
+
+    def _trained(self, source: str, shift: Shift, seed: int) -> ModelJob:
         suite = self.suite
+        parts = () if suite.classes is None else suite.classes.parts(shift, self.data.class_names)
+        classes = tuple(name for part in parts for name in part)
+        data = open_cached(suite.data, None if self.root is None else str(self.root), classes)
         # The source classes are the same in every class order, so that all orders share a model.
         num_classes = self.split(shift, "shared-first").num_source
         own_seed = seed if suite.source_per_seed else 0
@@ -278,7 +164,7 @@ class _Planner:
                 "data": suite.data,
                 "source": source,
                 "images": _images(self.data, (source,)),
-                "classes": list(self.data.class_names[:num_classes]),
+                "classes": list(data.class_names[:num_classes]),
                 "backbone": suite.backbone,
                 "input_size": suite.input_size,
                 "weights": _weights_digest(suite.weights),
@@ -300,6 +186,7 @@ class _Planner:
             input_size=suite.input_size,
             training=recipe,
             per_class=per_class,
+            classes=classes,
         )
 
     def run_job(
@@ -333,6 +220,7 @@ class _Planner:
                 # Only what is not as usual, so that runs of versions that knew nothing else stay what they are.
                 **unusual(suite.playing.as_dict()),
                 **({} if share is None else {"unknown_share": share}),
+                **({} if not model.classes else {"class_names": list(model.classes)}),
             }
         )
         study = None if self.study is None else self.study.name
@@ -370,10 +258,23 @@ def _images(data: DataSet, domains: Iterable[str]) -> list[int] | None:
 @lru_cache(maxsize=4)
 def _weights_digest(weights: str | None) -> str | None:
     """What the weights are, not where they lie."""
-    if weights is None or weights == UNTRAINED:
-        return weights
-    digest = hashlib.sha256()
-    with Path(weights).open("rb") as file:
-        while block := file.read(2**20):
-            digest.update(block)
-    return digest.hexdigest()
+    return weights if weights is None or weights == UNTRAINED else file_sha256(Path(weights))
+
+
+@lru_cache(maxsize=64)
+def _read_model(path: Path) -> tuple[str, SourceModel]:
+    return file_sha256(path), SourceModel.load(path)
+
+
+def _given_model(job: ModelJob, path: Path, shift: Shift) -> ModelJob:
+    """The job with a model that is trained already instead of one to train."""
+    digest, model = _read_model(path.absolute())
+    wanted = job.open_data().class_names[: job.num_classes]
+    if tuple(model.spec.class_names) != tuple(wanted):
+        raise DriftgateError(
+            f"Expected a model for the {len(wanted)} source classes of {shift.value} ({', '.join(wanted[:5])} ...) but "
+            f"{path} knows {model.num_classes} ({', '.join(model.spec.class_names[:5])} ...); choose --shifts it fits."
+        )
+    facts = {"backbone": model.spec.backbone, "input_size": model.spec.image_size, "training": {"epochs": 0}}
+    named = {"id": make_id([path.stem], digest), "digest": digest, "given": str(path.absolute()), "seed": 0}
+    return job.model_copy(update={**facts, **named, "per_class": None, "weights": None})

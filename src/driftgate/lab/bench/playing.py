@@ -48,7 +48,7 @@ def parse_shares(text: str) -> tuple[str, ...]:
     """``0,0.1,...,0.9`` -> 0, 0.1, 0.2 up to 0.9; ``0.5,0->0.8`` -> one that holds and one that changes."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts:
-        raise DriftgateError(f"Expected unknown shares like 0,0.3 or 0,0.1,...,0.9 but got {text!r}.")
+        raise DriftgateError(f"Expected unknown shares like 0,0.3 or 0,0.1,...,0.9 but got {text!r}; write them so.")
     return check_shares(part for part in _filled(parts, text))
 
 
@@ -68,10 +68,12 @@ def _filled(parts: list[str], text: str) -> list[str]:
             first, second, last = (float(parts[near]) for near in (place - 2, place - 1, place + 1) if near >= 0)
         except (ValueError, IndexError) as error:
             raise DriftgateError(
-                f"Expected two shares before ... and one after it, as in 0,0.1,...,0.9, but got {text!r}."
+                f"Expected two shares before ... and one after it, as in 0,0.1,...,0.9, but got {text!r}; write it so."
             ) from error
         steps = (last - second) / (second - first) if second != first else 0.0
         if steps < 1 or abs(steps - round(steps)) > 1e-6:
-            raise DriftgateError(f"Expected equal steps between the shares around ... but got {text!r}.")
+            raise DriftgateError(
+                f"Expected equal steps between the shares around ... but got {text!r}; write them out."
+            )
         filled += [f"{second + number * (second - first):.6g}" for number in range(1, round(steps))]
     return filled

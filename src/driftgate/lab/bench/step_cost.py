@@ -99,7 +99,7 @@ def measure(
 ) -> list[Cost]:
     """Take ``steps`` steps of every configuration in turns, after ``warmup`` rounds that do not count."""
     if not reset_peak_memory():
-        raise DriftgateError("Expected Linux to measure peak memory but this system does not tell it.")
+        raise DriftgateError("Expected Linux to measure peak memory but this system does not tell it; run it there.")
     costs = {label: Cost(label) for label in configurations}
     with _workers(configurations, setting) as workers:
         for turn in range(warmup + steps):

@@ -15,19 +15,17 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from driftgate.lab.bench.entries import ClassNames, MethodEntry, Pair
 from driftgate.lab.bench.playing import Playing, check_shares, parse_shares
 from driftgate.lab.data.datasets import DATASETS
 from driftgate.lab.data.orders import Arrangement, Order
 from driftgate.lab.pretrain import PretrainSettings
-from driftgate.methods import available, get_method, resolve_settings
+from driftgate.methods import available
 from driftgate.models.backbones import RESNETS
 from driftgate.shifts import ClassOrder, ClassSplit, Shift
 from driftgate.types import DriftgateError
 
 FOLDER = "suites"
-NO_PRESET = "default"
-"""Instead of a preset's name: the method's defaults, even where it has a preset called like the data set."""
-
 TRAINING = "training"
 """Before the dot of ``--set``, where a method's name would stand: a setting of source training."""
 
@@ -35,68 +33,6 @@ SMALLEST_SIDE = 8
 LARGEST_SEED = 2**63 - 1
 MOST_SEEDS, LONGEST_SEEDS = 10_000, 100_000
 """Seeds of a suite, and letters that name them; ``seeds: 9999999999`` would fill all memory."""
-
-
-class Pair(BaseModel):
-    """A source domain and the target domains that are mixed; without targets, those that usually go with it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    source: str = Field(min_length=1)
-    targets: tuple[str, ...] = ()
-
-    @classmethod
-    def parse(cls, text: str) -> Pair:
-        """``photo -> cartoon+sketch``, or ``photo`` alone for the usual targets."""
-        source, arrow, rest = text.partition("->")
-        targets = tuple(name.strip() for name in rest.split("+")) if arrow else ()
-        if not source.strip() or not all(targets) or "->" in rest:
-            raise DriftgateError(f"Expected a pair like 'photo -> cartoon+sketch' or 'photo' but got {text!r}.")
-        if len(set(targets)) < len(targets):
-            raise DriftgateError(f"Expected each target of a pair once but got {text!r}.")
-        return cls(source=source.strip(), targets=targets)
-
-    def __str__(self) -> str:
-        return f"{self.source} -> {'+'.join(self.targets)}" if self.targets else self.source
-
-
-class MethodEntry(BaseModel):
-    """A method of a suite.
-
-    Attributes:
-        name: as ``driftgate methods`` lists it.
-        preset: None for the preset called like the data set where the method has one, ``default`` for none.
-        settings: on top of the preset.
-        shifts: run it under these only (SHOT-P is made for PDA, SHOT-O for the others); None for all.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    name: str = Field(min_length=1)
-    preset: str | None = None
-    settings: dict[str, Any] = Field(default_factory=dict)
-    shifts: tuple[Shift, ...] | None = None
-
-    @field_validator("settings")
-    @classmethod
-    def _no_seed(cls, settings: dict[str, Any]) -> dict[str, Any]:
-        if "seed" in settings:
-            raise ValueError("a method's seed is the run's; name it under seeds")
-        return settings
-
-    def preset_for(self, data: str) -> str | None:
-        """The preset that is meant for a data set."""
-        if self.preset is None:
-            return data if data in get_method(self.name).presets else None
-        return None if self.preset == NO_PRESET else self.preset
-
-    def resolve(self, data: str, seed: int, **changes: Any) -> dict[str, Any]:
-        """All settings of a run, ready for JSON; refuses a method or a setting that does not exist."""
-        chosen = {**self.settings, **changes, "seed": seed}
-        return resolve_settings(self.name, self.preset_for(data), chosen).model_dump(mode="json")
-
-    def runs_under(self, shift: Shift) -> bool:
-        return self.shifts is None or shift in self.shifts
 
 
 class Suite(BaseModel):
@@ -110,6 +46,7 @@ class Suite(BaseModel):
         pairs: sources and targets.
         shifts: category shifts.
         splits: classes of each shift as ``10/5/50``, for a data set without built-in splits or instead of them.
+        classes: the classes by name, instead of ``splits``; see ``ClassNames``.
         class_order: of the class axis; see ``ClassSplit``.
         methods: what runs on every stream.
         batch_size, drop_last: of the streams.
@@ -133,6 +70,7 @@ class Suite(BaseModel):
     pairs: tuple[Pair, ...] = Field(min_length=1)
     shifts: tuple[Shift, ...] = Field(default=tuple(Shift), min_length=1)
     splits: dict[Shift, str] = Field(default_factory=dict)
+    classes: ClassNames | None = None
     class_order: ClassOrder = "shared-first"
     methods: tuple[MethodEntry, ...] = Field(min_length=1)
     batch_size: int = Field(default=64, ge=1)
@@ -194,6 +132,10 @@ class Suite(BaseModel):
         if "seed" in self.training:
             raise ValueError("the seed of source training is the run's (source_per_seed) or 0; leave it out")
         self.training_settings(0)
+        if self.classes and (self.splits or self.class_order != "shared-first"):
+            raise ValueError("expected either classes by name, or splits and a class order; leave one of them out")
+        if self.classes and not self.classes.source_private and set(self.shifts) != {Shift.ODA}:
+            raise ValueError("PDA and OPDA need source-private classes; name them, or choose the shift ODA alone")
         for shift, text in self.splits.items():
             split = ClassSplit.parse(text, self.class_order)
             if split.shift is not shift:
@@ -284,7 +226,9 @@ class Suite(BaseModel):
             key, equals, value = text.partition("=")
             method, dot, setting = key.strip().rpartition(".")
             if not equals or not dot or not setting:
-                raise DriftgateError(f"Expected --set METHOD.SETTING=VALUE like gmm.lr=0.01 but got {text!r}.")
+                raise DriftgateError(
+                    f"Expected --set METHOD.SETTING=VALUE like gmm.lr=0.01 but got {text!r}; write it so."
+                )
             if method == TRAINING:
                 training[setting] = _yaml(value, text)
             elif method not in entries:
@@ -307,7 +251,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     """``3`` -> 0, 1, 2; ``0,4`` -> 0, 4; ``4,`` -> 4."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts or not all(part.isascii() and part.isdigit() for part in parts) or text.strip() == "0":
-        raise DriftgateError(f"Expected a number of seeds like 3, or seeds like 0,4 but got {text!r}.")
+        raise DriftgateError(f"Expected a number of seeds like 3, or seeds like 0,4 but got {text!r}; write them so.")
     if len(text) > LONGEST_SEEDS or ("," not in text and int(parts[0]) > MOST_SEEDS):
         raise DriftgateError(f"Expected at most {MOST_SEEDS} seeds but got {text[:40]!r}; name fewer.")
     return tuple(int(part) for part in parts) if "," in text else tuple(range(int(parts[0])))
@@ -335,7 +279,9 @@ def read_suite(name: str | Path) -> Suite:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise DriftgateError(f"Expected a suite as a YAML text in {path} but it cannot be read: {error}.") from error
+        raise DriftgateError(
+            f"Expected a suite as a YAML text in {path} but it cannot be read: {error}; look at the file."
+        ) from error
     return parse_suite(_yaml(text, str(path)), str(path))
 
 
@@ -343,14 +289,15 @@ def parse_suite(document: Any, origin: str) -> Suite:
     """A suite out of what YAML gave; ``origin`` is named in errors."""
     if not isinstance(document, dict):
         raise DriftgateError(
-            f"Expected a suite in {origin} (name, data, pairs, methods ...) but got {type(document).__name__}."
+            f"Expected a suite in {origin} (name, data, pairs, methods ...) but got {type(document).__name__}; "
+            "docs/bench.md has one."
         )
     try:
         return Suite(**document)
     except ValidationError as error:
         raise DriftgateError(f"Expected a suite in {origin} but {_describe(error)}") from error
     except (DriftgateError, TypeError, RecursionError) as error:
-        raise DriftgateError(f"Expected a suite in {origin} but: {error}") from error
+        raise DriftgateError(f"Expected a suite in {origin} but: {error} Mend it there.") from error
 
 
 def _several(value: Any) -> list[Any] | tuple[Any, ...]:
@@ -366,7 +313,7 @@ def _yaml(text: str, origin: str) -> Any:
     try:
         value = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # days that are none, numbers and nests without end
-        raise DriftgateError(f"Expected YAML in {origin} but {' '.join(str(error).split())}.") from error
+        raise DriftgateError(f"Expected YAML in {origin} but {' '.join(str(error).split())}; mend it.") from error
     # YAML 1.1 takes 1e-3 for a word, which nobody means.
     return float(value) if isinstance(value, str) and re.fullmatch(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+", value) else value
 
@@ -386,4 +333,4 @@ def _describe(error: ValidationError) -> str:
         else:
             given = f", got {item['input']!r}" if place and not isinstance(item["input"], dict) else ""
             parts.append(f"{place}: {message}{given}" if place else message)
-    return "; ".join(parts) + "."
+    return "; ".join(parts) + "; mend it there."

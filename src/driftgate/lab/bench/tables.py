@@ -1,119 +1,85 @@
-"""Tables in the paper's layout: methods down, pairs and shifts across, means at the end.
+"""Tables in the paper's layout: methods down, pairs and shifts across, means at the end. Scores are in per cent.
 
-Scores are in per cent. ``table_writers.py`` turns a table into CSV, Markdown and LaTeX.
+A table holds its numbers as a tidy frame, a line a cell, and beside it what people read; ``table_writers.py`` turns it
+into CSV, Markdown and LaTeX, the report into HTML.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import groupby
-from typing import get_args
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from driftgate.lab.bench.ablations import STUDIES, Variant
-from driftgate.lab.bench.palette import JOINED, row_look
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from driftgate.lab.bench.names import JOINED, method_block, method_name, row_look
 from driftgate.lab.bench.published import PublishedSuite, published_suite
-from driftgate.lab.bench.runs import METRIC_WORDS, SHIFTS, Run, SuiteRuns
+from driftgate.lab.bench.results import SHIFTS, Results
 from driftgate.lab.bench.statistics import Summary, summarise
+from driftgate.lab.bench.studies import STUDIES
 from driftgate.lab.data.layouts import RECIPES
-from driftgate.methods.look import Block
 
 MAX_PAIRS_IN_ONE_TABLE = 2
 """With ± in every cell more columns than these for each of three shifts fit no page; then each shift has a table."""
 
 RANK_DECIMALS = 1
-"""Marks follow what is printed: equal when printed means equal in rank."""
+"""Ranks follow what is printed: equal when printed means equal in rank."""
 
-Rows = Mapping[str, Sequence[Run]]
-Scores = Mapping[int, float]
-"""Seed -> score of one cell."""
+EMPTY, MINUS = "\N{EN DASH}", "\N{MINUS SIGN}"
+UNEVEN = (
+    "In square brackets: the number of runs, where another cell of the column has more. Such a column is ranked by the "
+    "mean over the seeds that all its cells have."
+)
+COUNTED = (
+    "After a semicolon: our mean as the paper's authors count it, where that differs; a shared class without a sample "
+    "has accuracy 0 there and is left out here."
+)
+
+Groups = Mapping[str, pd.DataFrame]
+"""Name of a row -> its runs."""
+
+Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class Column:
-    """A pair under a shift, the mean over the pairs of a shift, or the mean over all shifts."""
+class Column(NamedTuple):
+    """A pair under a shift, the mean over the pairs of a shift (no source), or over all shifts (no shift)."""
 
     shift: str | None
     source: str | None = None
     target: str | None = None
 
     @property
-    def is_mean(self) -> bool:
-        return self.source is None
-
-    @property
     def label(self) -> str:
-        return "Mean" if self.is_mean else pair_label(self.source or "", self.target or "")
+        return "Mean" if self.source is None else pair_label(self.source, self.target or "")
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One number of a table.
+class Table:
+    """A table ready to be written in any format.
 
     Attributes:
-        summary: mean and spread over the seeds; None if nothing ran.
-        missing: cells a mean lacks; such a mean is shown but neither ranked nor compared.
-        rank: 1 for the best of its column, 2 for the second best, by ``common``.
-        published: the paper's number.
-        as_released: the mean as the paper's authors count it; None where a run does not tell.
-        runs: how many runs it is made of.
-        fewer: whether another cell of its column has more runs.
-        common: the same over the seeds that all ranked cells of the column have; None if it is not ranked.
+        name, title: for its file and its caption.
+        data: what a program reads: a line a cell or a line a row, full precision.
+        text: what people read; the index names the rows, columns may have two levels.
+        value: what ``text`` sorts by; NaN where there is nothing.
+        rank: of each cell in its column; 1 and 2 are marked. None where nothing is ranked.
+        below: a second, smaller line of each cell: the paper's number. None where there is none.
+        starts: places of the rows that begin a block.
+        notes: what must be said below it for its cells to be understood.
     """
-
-    summary: Summary | None
-    missing: int = 0
-    rank: int | None = None
-    published: float | None = None
-    as_released: float | None = None
-    runs: int = 0
-    fewer: bool = False
-    common: Summary | None = None
-
-    @property
-    def difference(self) -> float | None:
-        """Ours minus the paper's."""
-        if self.summary is None or self.published is None or self.missing:
-            return None
-        return self.summary.mean - self.published
-
-
-@dataclass(frozen=True)
-class Row:
-    """A method (or a variant of a study) and its cells."""
-
-    key: str
-    name: str
-    block: int
-    cells: tuple[Cell, ...]
-
-
-@dataclass(frozen=True)
-class ResultTable:
-    """A table ready to be written in any format."""
 
     name: str
     title: str
-    head: str
-    columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
-
-    @property
-    def groups(self) -> list[tuple[str, int]]:
-        """The upper line of the header: each shift with its metric, and over how many columns it stands."""
-        return [
-            (column_group(shift), len(list(columns)))
-            for shift, columns in groupby(self.columns, key=lambda column: column.shift)
-        ]
-
-    @property
-    def has_published(self) -> bool:
-        return any(cell.published is not None for row in self.rows for cell in row.cells)
-
-    @property
-    def is_uneven(self) -> bool:
-        """Whether cells of a column have different numbers of runs."""
-        return any(cell.fewer for row in self.rows for cell in row.cells)
+    data: pd.DataFrame
+    text: pd.DataFrame
+    value: pd.DataFrame
+    rank: pd.DataFrame | None = None
+    below: pd.DataFrame | None = None
+    starts: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def pair_label(source: str, target: str) -> str:
@@ -125,7 +91,7 @@ def pair_label(source: str, target: str) -> str:
 
 def metric_of(shift: str) -> str:
     """The metric the paper reports for a shift, in words."""
-    return METRIC_WORDS["accuracy" if shift == "PDA" else "h_score"]
+    return "accuracy" if shift == "PDA" else "H-score"
 
 
 def column_group(shift: str | None) -> str:
@@ -133,243 +99,301 @@ def column_group(shift: str | None) -> str:
     return "All shifts" if shift is None else f"{shift}, {metric_of(shift)}"
 
 
-def method_name(method: str) -> str:
-    """A method as it is printed."""
-    return row_look(method).label
+def number(value: float, decimals: int = 1) -> str:
+    """A number as it is printed."""
+    return EMPTY if value is None or math.isnan(value) else f"{value:.{decimals}f}"
 
 
-def by_method(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """Runs by method in the order of the paper's tables.
+def signed(value: float, decimals: int = 1) -> str:
+    """With its sign, a real minus."""
+    if math.isnan(value):
+        return EMPTY
+    text = f"{value:+.{decimals}f}"
+    return text.replace("-", MINUS) if float(text) != 0 else f"±{abs(value):.{decimals}f}"
+
+
+def shifts_of(runs: pd.DataFrame) -> list[str]:
+    """The shifts of some runs in the paper's order."""
+    present = set(runs["shift"])
+    return [shift for shift in SHIFTS if shift in present] + sorted(present - set(SHIFTS))
+
+
+def pairs_of(runs: pd.DataFrame) -> list[tuple[str, str]]:
+    """The pairs of some runs."""
+    return sorted(set(zip(runs.source, runs.target, strict=True)))
+
+
+def by_method(runs: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Runs by method in the order of the paper's tables; one of the user's own stands after those everybody knows.
 
     SHOT has a version for PDA and one for the rest. Where each ran only where it belongs they are one row, as in the
     paper.
     """
-    shifts: dict[str, set[str]] = {}
-    for run in runs:
-        shifts.setdefault(run.method, set()).add(run.shift)
+    shifts = {method: set(group) for method, group in runs.groupby("method")["shift"]}
     joined = shifts.get("shot-p") == {"PDA"} and "PDA" not in shifts.get("shot-o", {"PDA"})
-    found: dict[str, list[Run]] = {}
-    for run in runs:
-        found.setdefault(JOINED if joined and run.method in {"shot-o", "shot-p"} else run.method, []).append(run)
-    return {method: found[method] for method in sorted(found, key=lambda name: (row_look(name).place, name))}
+    names = runs.method.replace({"shot-o": JOINED, "shot-p": JOINED}) if joined else runs.method
+    order = sorted(set(names), key=lambda name: (row_look(name).place, name))
+    return {name: runs[names == name] for name in order}
 
 
-def suite_tables(suite: SuiteRuns) -> list[ResultTable]:
-    """The main tables of a suite: one, or an overview and a table a shift where there are many pairs."""
-    runs = suite.main
-    if not runs:
-        return []
-    shifts, pairs = shifts_of(runs), pairs_of(runs)
-    rows = by_method(runs)
-    paper = published_suite(suite.name)
-
-    def table(name: str, title: str, columns: Sequence[Column]) -> ResultTable:
-        return build_table(name, title, "Method", rows, columns, name_of=method_name, paper=paper)
-
-    if len(pairs) <= MAX_PAIRS_IN_ONE_TABLE:
-        return [table(suite.name, suite.title, result_columns(shifts, pairs))]
-    overview = [Column(shift) for shift in shifts] + ([Column(None)] if len(shifts) > 1 else [])
-    return [
-        table(f"{suite.name}-means", f"{suite.title}: means over {len(pairs)} pairs", overview),
-        *(
-            table(f"{suite.name}-{shift}", f"{suite.title}: {column_group(shift)}", result_columns([shift], pairs))
-            for shift in shifts
-        ),
-    ]
-
-
-def study_table(suite: SuiteRuns, study: str) -> ResultTable:
-    """A study: variants down, shifts across (each the mean over its pairs)."""
-    runs = suite.studies[study]
-    shifts = shifts_of(runs)
-    columns = [Column(shift) for shift in shifts] + ([Column(None)] if len(shifts) > 1 else [])
-    return build_table(
-        f"{suite.name}-{study}", f"{suite.title}: {study_title(study)}", "Variant", by_variant(runs), columns
-    )
-
-
-def study_title(study: str) -> str:
-    """What a study varies, in words."""
-    return STUDIES[study].title if study in STUDIES else study
-
-
-def shifts_of(runs: Sequence[Run]) -> list[str]:
-    """The shifts of some runs in the paper's order."""
-    present = {run.shift for run in runs}
-    return [shift for shift in SHIFTS if shift in present] + sorted(present - set(SHIFTS))
-
-
-def pairs_of(runs: Sequence[Run]) -> list[tuple[str, str]]:
-    """The pairs of some runs."""
-    return sorted({run.pair for run in runs})
-
-
-def by_variant(runs: Sequence[Run]) -> dict[str, list[Run]]:
+def by_variant(runs: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Runs by variant: by size where all are numbers, otherwise in the study's order."""
-    several = len({run.method for run in runs}) > 1
-    found: dict[str, list[Run]] = {}
-    for run in runs:
-        variant = run.variant or "default"
-        found.setdefault(f"{run.method}: {variant}" if several else variant, []).append(run)
+    names = runs.variant.fillna("default")
+    if runs.method.nunique() > 1:
+        names = runs.method + ": " + names
+    found = list(dict.fromkeys(names))
     sizes = {name: variant_number(name) for name in found}
-    if all(size is not None for size in sizes.values()) and len({name.rpartition("=")[0] for name in found}) == 1:
-        return {name: found[name] for name in sorted(found, key=lambda name: sizes[name] or 0.0)}
-    known = [variant.name for study in {run.study for run in runs} for variant in _variants(study)]
-    order = [name for name in known if name in found] + sorted(set(found) - set(known))
-    return {name: found[name] for name in order}
+    if not any(map(math.isnan, sizes.values())) and len({name.rpartition("=")[0] for name in found}) == 1:
+        order = sorted(found, key=sizes.__getitem__)
+    else:
+        studies = [STUDIES[study] for study in runs.study.unique() if study in STUDIES]
+        known = [variant.name for study in studies for variant in study.variants]
+        order = [name for name in known if name in found] + sorted(set(found) - set(known))
+    return {name: runs[names == name] for name in order}
 
 
-def _variants(study: str | None) -> tuple[Variant, ...]:
-    return STUDIES[study].variants if study in STUDIES else ()
-
-
-def variant_number(variant: str) -> float | None:
-    """``decay=0.99`` -> 0.99; None for anything else."""
+def variant_number(variant: str) -> float:
+    """``decay=0.99`` -> 0.99; NaN for anything else."""
     try:
         return float(variant.rpartition("=")[2])
     except ValueError:
-        return None
+        return math.nan
 
 
-def result_columns(shifts: Sequence[str], pairs: Sequence[tuple[str, str]]) -> list[Column]:
+def result_columns(runs: pd.DataFrame, *, means_only: bool = False) -> list[Column]:
     """Each shift with its pairs and, where there are several, their mean; at the end the mean of all shifts."""
+    shifts, pairs = shifts_of(runs), pairs_of(runs)
     columns: list[Column] = []
     for shift in shifts:
-        columns += [Column(shift, source, target) for source, target in pairs]
-        if len(pairs) > 1:
-            columns.append(Column(shift))
+        columns += [] if means_only else [Column(shift, *pair) for pair in pairs]
+        columns += [Column(shift)] if means_only or len(pairs) > 1 else []
     return columns + ([Column(None)] if len(shifts) > 1 else [])
+
+
+def cells(rows: Groups, columns: Sequence[Column], paper: PublishedSuite | None = None) -> pd.DataFrame:
+    """A line for each row and column: its mean over the seeds and their spread, its rank, what the paper has there."""
+    everything = pd.concat(list(rows.values())) if rows else pd.DataFrame()
+    seeds = sorted(everything.seed.unique())
+    found = []
+    for place, column in enumerate(columns):
+        parts = _parts(column, everything)
+        lines = _column(score_cube(rows, parts, seeds, "score"), seeds)
+        released = _column(score_cube(rows, parts, seeds, "score_as_released"), seeds)
+        for (key, runs), line, theirs in zip(rows.items(), lines, released, strict=True):
+            line |= {
+                "row": key,
+                "column": place,
+                **column._asdict(),
+                "published": math.nan,
+                "mean_as_released": math.nan,
+            }
+            if paper is not None:
+                line["published"] = paper.average(key, [(p.shift or "", p.source or "", p.target or "") for p in parts])
+                # Where a run has a score but does not tell this one, the mean would be of other runs.
+                told = not runs.empty and theirs["runs"] == line["runs"]
+                line["mean_as_released"] = theirs["mean"] if told else math.nan
+            found.append(line)
+    frame = pd.DataFrame(found).astype({"published": float})
+    frame["difference"] = (frame["mean"] - frame.published).where(frame.missing_cells == 0)
+    return frame
+
+
+def _parts(column: Column, runs: pd.DataFrame) -> list[Column]:
+    """The pairs under a shift that a column stands for: itself, or all that a mean is taken over."""
+    if column.source is not None:
+        return [column]
+    shifts = shifts_of(runs) if column.shift is None else [column.shift]
+    return [Column(shift, *pair) for shift in shifts for pair in pairs_of(runs[runs["shift"] == shift])]
+
+
+def score_cube(rows: Groups, parts: Sequence[Column], seeds: Sequence[int], value: str = "score") -> Array:
+    """(rows, parts, seeds) of a column of the runs; NaN where there is no run or nothing was measured."""
+    cube = np.full((len(rows), len(parts), len(seeds)), math.nan)
+    part_of, seed_of = {tuple(part): i for i, part in enumerate(parts)}, {seed: i for i, seed in enumerate(seeds)}
+    for row, runs in enumerate(rows.values()):
+        columns = (runs["shift"], runs.source, runs.target, runs.seed, runs[value])
+        for shift, source, target, seed, score in zip(*columns, strict=True):
+            part = part_of.get((shift, source, target))
+            if part is not None:
+                cube[row, part, seed_of[seed]] = score
+    return cube
+
+
+def _column(cube: Array, seeds: Sequence[int]) -> list[dict[str, float]]:
+    """The numbers of a column of cells out of (rows, parts, seeds)."""
+    there = np.isfinite(cube)
+    runs = there.sum(axis=(1, 2))
+    full = there.any(axis=2).all(axis=1)
+    common = common_means(cube)
+    ranks = rank(pd.Series([common.get(row, Summary(0, math.nan)).mean for row in range(len(cube))]))
+    found = []
+    for row, scores in enumerate(cube):
+        present = scores[there[row].any(axis=1)]
+        summary = mean_summary(present) if len(present) else Summary(0, math.nan)
+        found.append(
+            {
+                **{"n": summary.n, "runs": int(runs[row]), "mean": summary.mean, "std": summary.std},
+                **{"low_95": summary.low, "high_95": summary.high},
+                "mean_on_common_seeds": common[row].mean if row in common else math.nan,
+                "rank": ranks[row],
+                "missing_cells": len(scores) - len(present) if len(present) else 0,
+                "fewer": bool(full[row] and runs[row] < runs[full].max()),
+            }
+        )
+    return found
+
+
+def mean_summary(scores: Array) -> Summary:
+    """Mean of the cells' means out of (parts, seeds); its spread is that of the seeds' own means, over common seeds."""
+    there = np.isfinite(scores)
+    shared = there.all(axis=0)
+    mean = float(np.mean([part[found].mean() for part, found in zip(scores, there, strict=True)]))
+    if not shared.any():
+        return Summary(0, mean)
+    spread = summarise(scores[:, shared].mean(axis=0))
+    if len(scores) == 1 or there.sum() == shared.sum() * len(scores):
+        return spread
+    return Summary(spread.n, mean, spread.std)  # no interval around a mean of other runs
+
+
+def common_means(cube: Array) -> dict[int, Summary]:
+    """Row -> its mean over the seeds that all rows have, so that none is ranked by an easier seed; gaps are not ranked.
+
+    Where no seed is common to all, the row with the fewest runs goes until one is.
+    """
+    there = np.isfinite(cube)
+    rows = [row for row in range(len(cube)) if cube.shape[1] and there[row].any(axis=1).all()]
+    while rows:
+        shared = there[rows].all(axis=0)
+        if shared.any(axis=1).all():
+            return {row: mean_summary(np.where(shared, cube[row], math.nan)) for row in rows}
+        rows.remove(min(rows, key=lambda row: (there[row].sum(), -row)))
+    return {}
+
+
+def rank(means: pd.Series[float]) -> pd.Series[float]:
+    """1 for the best, equal ones share the better rank; NaN where there is nothing, and where nobody else is."""
+    ranks = means.round(RANK_DECIMALS).rank(method="min", ascending=False)
+    return ranks if means.notna().sum() > 1 else ranks * math.nan
+
+
+def marks(ranks: pd.Series[float]) -> pd.Series[float]:
+    """1 for the best of a column and 2 for the next value, however many share the first place."""
+    return ranks.rank(method="dense")
+
+
+def heads(columns: Sequence[Column]) -> pd.Index:
+    """Shifts, or the pairs of one shift, in one line; otherwise the pairs below their shifts."""
+    shifts = [column.shift for column in columns]
+    if len(set(shifts)) == len(shifts):
+        return pd.Index(["Mean" if shift is None else column_group(shift) for shift in shifts])
+    if len(set(shifts)) == 1:
+        return pd.Index([column.label for column in columns])
+    return pd.MultiIndex.from_tuples([(column_group(column.shift), column.label) for column in columns])
 
 
 def build_table(
     name: str,
     title: str,
     head: str,
-    rows: Rows,
+    rows: Groups,
     columns: Sequence[Column],
     *,
     name_of: Callable[[str], str] = str,
     paper: PublishedSuite | None = None,
-) -> ResultTable:
-    """Fill the cells and mark the best two of every column; beside them the ``paper``'s numbers."""
-    everything = [run for runs in rows.values() for run in runs]
-    filled = []
-    for column in columns:
-        parts = _parts(column, everything)
-        found = _column([[_scores(runs, part) for part in parts] for runs in rows.values()])
-        if paper is not None:
-            places = [(part.shift or "", part.source or "", part.target or "") for part in parts]
-            found = [
-                replace(cell, published=paper.average(key, places), as_released=_as_released(runs, parts))
-                for cell, (key, runs) in zip(found, rows.items(), strict=True)
-            ]
-        filled.append(found)
-    cells = zip(*filled, strict=True)
-    return ResultTable(
+) -> Table:
+    """Fill the cells and rank every column; beside them the ``paper``'s numbers."""
+    lines = cells(rows, columns, paper)
+
+    def spread_out(values: pd.Series) -> pd.DataFrame:
+        """A row a method, a column a column."""
+        wide = lines.assign(shown=values).pivot(index="row", columns="column", values="shown").loc[list(rows)]
+        wide.index = pd.Index([name_of(key) for key in rows], name=head)
+        wide.columns = heads(columns)
+        return wide
+
+    below = lines.apply(_published_text, axis=1)
+    notes = [UNEVEN] * bool(lines.fewer.any()) + [COUNTED] * bool(below.str.contains(";").any())
+    blocks = [method_block(key) for key in rows]
+    return Table(
         name,
         title,
-        head,
-        tuple(columns),
-        tuple(Row(key, name_of(key), _block(key), row) for key, row in zip(rows, cells, strict=True)),
+        lines.drop(columns=["column", "fewer"]).assign(
+            table=name,
+            shift=lines["shift"].fillna("all"),
+            source=lines.source.fillna("mean"),
+            target=lines.target.fillna("mean"),
+        )[CSV_COLUMNS][lines["mean"].notna() | lines.published.notna()],
+        spread_out(lines.apply(_cell_text, axis=1)),
+        spread_out(lines["mean"]),
+        spread_out(lines.groupby("column")["rank"].transform(marks)),
+        spread_out(below) if lines.published.notna().any() else None,
+        tuple(place for place in range(1, len(blocks)) if blocks[place] != blocks[place - 1]),
+        tuple(notes),
     )
 
 
-def _parts(column: Column, runs: Sequence[Run]) -> list[Column]:
-    """The pairs under a shift that a column stands for: itself, or all that a mean is taken over."""
-    if not column.is_mean:
-        return [column]
-    shifts = shifts_of(runs) if column.shift is None else [column.shift]
-    return [Column(shift, *pair) for shift in shifts for pair in pairs_of([run for run in runs if run.shift == shift])]
+CSV_COLUMNS = [
+    *("table", "row", "shift", "source", "target", "n", "runs", "mean", "std", "low_95", "high_95"),
+    *("mean_on_common_seeds", "rank", "missing_cells", "published", "difference", "mean_as_released"),
+]
 
 
-def _column(scores: Sequence[Sequence[Scores]]) -> list[Cell]:
-    """The cells of a column: ``scores`` holds for each row the scores of every part of the column."""
-    common = _common(scores)
-    places = ranks([common.get(place) for place in range(len(scores))])
-    runs = [sum(map(len, parts)) for parts in scores]
-    most = max((count for count, parts in zip(runs, scores, strict=True) if all(parts)), default=0)
-    cells = []
-    for place, parts in enumerate(scores):
-        present = [found for found in parts if found]
-        missing = len(parts) - len(present) if present else 0
-        cells.append(
-            Cell(
-                mean_summary(present) if present else None,
-                missing=missing,
-                rank=places[place],
-                runs=runs[place],
-                fewer=bool(present) and not missing and runs[place] < most,
-                common=common.get(place),
+def _cell_text(cell: pd.Series) -> str:
+    """``52.3 ± 1.1``; in brackets where the mean lacks cells, with the number of runs where others have more."""
+    if math.isnan(cell["mean"]):
+        return EMPTY
+    spread = "" if math.isnan(cell["std"]) else f" ± {cell['std']:.1f}"
+    runs = f" [{cell.runs} run{'' if cell.runs == 1 else 's'}]" if cell.fewer else ""
+    text = f"{cell['mean']:.1f}{spread}{runs}"
+    return f"({text})" if cell.missing_cells else text
+
+
+def _published_text(cell: pd.Series) -> str:
+    """``60.3 (−8.0; 41.4)``: the paper's number, ours minus it, and ours as its authors count where that differs."""
+    if math.isnan(cell.published):
+        return ""
+    counted = number(cell.mean_as_released)
+    inside = [] if math.isnan(cell.difference) else [signed(cell.difference)]
+    inside += [counted] if counted not in {EMPTY, number(cell["mean"])} else []
+    return number(cell.published) + (f" ({'; '.join(inside)})" if inside else "")
+
+
+def suite_tables(suite: Results) -> list[Table]:
+    """The main tables of a suite: one, or an overview and a table a shift where there are many pairs."""
+    runs = suite.main
+    if runs.empty:
+        return []
+    rows, paper, pairs = by_method(runs), published_suite(suite.name), len(pairs_of(runs))
+
+    def table(name: str, title: str, columns: Sequence[Column]) -> Table:
+        return build_table(name, title, "Method", rows, columns, name_of=method_name, paper=paper)
+
+    if pairs <= MAX_PAIRS_IN_ONE_TABLE:
+        return [table(suite.name, suite.title, result_columns(runs))]
+    overview = table(
+        f"{suite.name}-means", f"{suite.title}: means over {pairs} pairs", result_columns(runs, means_only=True)
+    )
+    return [
+        overview,
+        *(
+            table(
+                f"{suite.name}-{shift}",
+                f"{suite.title}: {column_group(shift)}",
+                result_columns(runs[runs["shift"] == shift]),
             )
-        )
-    return cells
+            for shift in shifts_of(runs)
+        ),
+    ]
 
 
-def _common(scores: Sequence[Sequence[Scores]]) -> dict[int, Summary]:
-    """Row -> its mean over the seeds that all rows have, so that none is ranked by an easier seed; gaps are not ranked.
-
-    Where no seed is common to all, the row with the fewest runs goes until one is.
-    """
-    rows = [place for place, parts in enumerate(scores) if parts and all(parts)]
-    while rows:
-        seeds = [
-            set.intersection(*(set(part) for part in parts))
-            for parts in zip(*(scores[row] for row in rows), strict=True)
-        ]
-        if all(seeds):
-            return {
-                row: mean_summary(
-                    [
-                        {seed: part[seed] for seed in sorted(shared)}
-                        for part, shared in zip(scores[row], seeds, strict=True)
-                    ]
-                )
-                for row in rows
-            }
-        rows.remove(min(rows, key=lambda row: (sum(map(len, scores[row])), -row)))
-    return {}
+def study_table(suite: Results, study: str) -> Table:
+    """A study: variants down, shifts across (each the mean over its pairs)."""
+    runs = suite.studies[study]
+    name, title = f"{suite.name}-{study}", f"{suite.title}: {study_title(study)}"
+    return build_table(name, title, "Variant", by_variant(runs), result_columns(runs, means_only=True))
 
 
-def _scores(runs: Sequence[Run], part: Column, score: Callable[[Run], float | None] = lambda run: run.score) -> Scores:
-    wanted = (part.shift, part.source, part.target)
-    found = {run.seed: score(run) for run in runs if (run.shift, run.source, run.target) == wanted}
-    return {seed: value for seed, value in found.items() if value is not None}
-
-
-def _as_released(runs: Sequence[Run], parts: Sequence[Column]) -> float | None:
-    """The mean of ``mean_summary``, of the scores as the authors count them; None where a run has a score but not this.
-
-    A run whose own score had nothing to measure is left out here too.
-    """
-    theirs: list[Scores] = []
-    for part in parts:
-        ours, counted = _scores(runs, part), _scores(runs, part, lambda run: run.score_as_released)
-        if not ours.keys() <= counted.keys():
-            return None
-        theirs += [{seed: counted[seed] for seed in ours}] if ours else []
-    return mean_summary(theirs).mean if theirs else None
-
-
-def mean_summary(cells: Sequence[Scores]) -> Summary:
-    """Mean of the cells' means; its spread is that of the seeds' own means, over the seeds all cells have."""
-    seeds = [seed for seed in cells[0] if all(seed in cell for cell in cells)]
-    mean = sum(sum(cell.values()) / len(cell) for cell in cells) / len(cells)
-    if not seeds:
-        return Summary(0, mean, None, None, None)
-    spread = summarise([sum(cell[seed] for cell in cells) / len(cells) for seed in seeds])
-    if len(cells) == 1 or all(len(cell) == len(seeds) for cell in cells):
-        return spread
-    return Summary(spread.n, mean, spread.std, None, None)  # no interval around a mean of other runs
-
-
-def ranks(means: Sequence[Summary | None]) -> list[int | None]:
-    """1 for the best of a column, 2 for the second best; nobody leads alone."""
-    values = [None if mean is None else round(mean.mean, RANK_DECIMALS) for mean in means]
-    present = [value for value in values if value is not None]
-    leading = sorted(set(present), reverse=True)[:2] if len(present) > 1 else []
-    return [leading.index(value) + 1 if value in leading else None for value in values]
-
-
-def _block(method: str) -> int:
-    """Which of the paper's blocks of rows a method belongs to."""
-    return get_args(Block).index(row_look(method).block)
+def study_title(study: str) -> str:
+    """What a study varies, in words."""
+    return STUDIES[study].title if study in STUDIES else study

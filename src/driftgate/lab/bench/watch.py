@@ -9,14 +9,14 @@ import os
 import statistics
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from driftgate.lab.bench.estimate import work_units
+from driftgate.lab.bench.estimate import makespan, work_units
 from driftgate.lab.bench.folder import SweepFolder, read_json
-from driftgate.lab.bench.plan import ModelJob, Plan, RunJob
-from driftgate.lab.bench.runner import score_of, summarise
-
-Scores = dict[str, dict[str, dict[str, float | int | None]]]
+from driftgate.lab.bench.jobs import ModelJob
+from driftgate.lab.bench.plan import Plan
+from driftgate.lab.bench.sweep import score_of, summarise
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Snapshot:
     models_done: int
     models: int
     running: list[dict[str, Any]]
-    scores: Scores
+    scores: dict[str, dict[str, dict[str, float | int | None]]]
     seconds_left: float | None
     news: list[str] = field(default_factory=list)
 
@@ -59,9 +59,8 @@ class Watcher:
     def look(self) -> Snapshot:
         """The sweep now."""
         news = [*self._new_models(), *self._new_records(), *self._new_failures()]
-        running = [
-            report for report in self.folder.reports() if report["id"] in self._runs or report["id"] in self._models
-        ]
+        known = self._runs.keys() | self._models.keys()
+        running = [report for report in self.folder.reports() if report["id"] in known]
         return Snapshot(
             done=len(self._records),
             failed=sum(name in self._runs for name in self._failed),
@@ -89,7 +88,7 @@ class Watcher:
 
     def _new_records(self) -> list[str]:
         lines = []
-        for name in sorted((_names(self.folder.records, ".json") & self._runs.keys()) - self._records.keys()):
+        for name in sorted((_names(self.folder.records) & self._runs.keys()) - self._records.keys()):
             record = self.folder.record(self._runs[name])
             if record is None:
                 continue
@@ -103,7 +102,7 @@ class Watcher:
 
     def _new_failures(self) -> list[str]:
         lines = []
-        for name in sorted(_names(self.folder.failures, ".json") - self._failed.keys()):
+        for name in sorted(_names(self.folder.failures) - self._failed.keys()):
             job = self._runs.get(name) or self._models.get(name)
             failure = None if job is None else self.folder.failure(job)
             if job is not None and failure is not None and failure["time"] >= self.since:
@@ -122,27 +121,21 @@ class Watcher:
         trained = [value / self._units[name] for name, value in self._trained.items() if value is not None]
         model_mean = statistics.fmean(trained) if trained else None
         part_done = {report["id"]: report["done"] / max(report["total"], 1) for report in running}
-        total = 0.0
-        for job in self.plan.jobs:
-            if job.id in self._records or job.id in self._trained or job.id in self._failed:
-                continue
-            seconds = _seconds_a_unit(job, means, run_mean, model_mean)
-            if seconds is None:
+        ended = self._records.keys() | self._trained.keys() | self._failed.keys()
+        left = [job for job in self.plan.jobs if job.id not in ended]
+        seconds = {}
+        for job in left:
+            speed = model_mean if isinstance(job, ModelJob) else means.get(job.method, run_mean)
+            if speed is None:
                 return None
-            total += seconds * self._units[job.id] * (1.0 - part_done.get(job.id, 0.0))
-        return total / self.workers
-
-
-def _seconds_a_unit(
-    job: RunJob | ModelJob, means: dict[str, float], run_mean: float | None, model_mean: float | None
-) -> float | None:
-    return model_mean if isinstance(job, ModelJob) else means.get(job.method, run_mean)
+            seconds[job.id] = speed * self._units[job.id] * (1.0 - part_done.get(job.id, 0.0))
+        return makespan(left, seconds, self.workers)
 
 
 def _took(seconds: float | None) -> str:
     return "" if seconds is None else f" ({seconds:.0f} s)"
 
 
-def _names(folder: Any, ending: str) -> set[str]:
-    """Names of the finished files in a folder, without their ending."""
-    return {name.removesuffix(ending) for name in os.listdir(folder) if name.endswith(ending) and name[0] != "."}
+def _names(folder: Path) -> set[str]:
+    """Names of the finished JSON files in a folder, without their ending."""
+    return {name.removesuffix(".json") for name in os.listdir(folder) if name.endswith(".json") and name[0] != "."}

@@ -62,6 +62,8 @@ def check(
     else:
         for line in found.lines():
             output.print(line, markup=False, soft_wrap=True)
-        output.print("everything is there" if found.ok else "not complete: see the lines above", style="bold")
+        verdict = "everything is there" if found.ok else "not complete: see the lines above"
+        doubt = ", but read the warnings above" if found.ok and found.warnings else ""
+        output.print(verdict + doubt, style="bold")
     if not found.ok:
         raise typer.Exit(INCOMPLETE)

@@ -9,7 +9,8 @@ import typer
 
 from driftgate.lab.cli import options
 from driftgate.lab.cli.app import app
-from driftgate.lab.cli.console import kibibytes, make_table, note, output, percent, print_json, progress_bars
+from driftgate.lab.cli.console import kibibytes, make_table, note, output, percent, print_json
+from driftgate.lab.cli.sweeping import do_plan, end_with_failures
 
 
 @app.command(epilog="Example: [bold]driftgate demo --seeds 1 --out runs/demo[/bold]")
@@ -26,34 +27,35 @@ def demo(
 ) -> None:
     """Train on rendered digits, then adapt to a stream of handwritten ones, under PDA, ODA and OPDA.
 
-    Source model, batch-norm statistics and GMM run over the same streams. Prints a table, and writes summary.json, a
-    record of every run and a picture. A few minutes on two cores.
+    Source model, batch-norm statistics and GMM run over the same streams: the suite `demo`, which can be stopped and
+    started again. Prints a table, and writes summary.json, a record of every run and a picture. A few minutes on two
+    cores.
     """
-    from driftgate.lab.bench.demo import METHODS, run_demo
-    from driftgate.lab.bench.jobs import available_cores
-    from driftgate.lab.cli.experiment import writable_folder
-    from driftgate.shifts import Shift
+    from driftgate.lab.files import writable_folder
 
-    writable_folder(out)
-    out.mkdir(parents=True, exist_ok=True)
-    with progress_bars(seeds * len(Shift) * (len(METHODS) + 1)) as report:
-        # A dry run is over before other processes would have started.
-        workers = available_cores() if limit is None else 1
-        result = run_demo(seeds=seeds, limit=limit, workers=workers, progress=report)
-    result.save(out)
+    writable_folder(out)  # before anything that takes time, and be it an import
+
+    import joblib
+
+    from driftgate.lab.bench.folder import SweepFolder
+    from driftgate.lab.demo import demo_plan, finish_demo
+
+    plan = demo_plan(seeds, limit)
+    # A dry run is over before other processes would have started.
+    workers = int(joblib.cpu_count()) if limit is None else 1
+    result = do_plan(plan, SweepFolder(out), workers, "loky")
+    end_with_failures(SweepFolder(out), result)
+    finished = finish_demo(plan, out, workers)
     if as_json:
-        print_json(result.summary)
+        print_json(finished.summary)
     else:
-        _print_table(result, seeds)
+        _print_table(finished, seeds)
     note(f"{result.seconds:.0f} s. Picture, records and summary are in {out}.")
 
 
 def _print_table(result: Any, seeds: int) -> None:
-    from driftgate.lab.bench.demo import costs
-
-    costs_of = costs(result.runs)
     title = f"Rendered digits -> handwritten digits (MNIST), {seeds} seed{'s' if seeds > 1 else ''}; scores in %"
-    columns = (
+    heads = (
         "shift",
         "method",
         "score",
@@ -64,25 +66,18 @@ def _print_table(result: Any, seeds: int) -> None:
         "ms a\nbatch",
         "state\nKiB",
     )
-    table = make_table(title, columns, left=("shift", "method"))
+    table = make_table(title, heads, left=("shift", "method"))
+    costs = result.runs.groupby(["shift", "method"])[["seconds", "state_bytes"]].mean()
     for shift, methods in result.summary.items():
         for position, (name, row) in enumerate(methods.items()):
-            milliseconds, state = costs_of[shift, name]
-            metric = "accuracy" if "h_score" not in row else "h_score"
+            metric = "h_score" if "h_score" in row else "accuracy"
             table.add_row(
                 f"{shift} {'accuracy' if metric == 'accuracy' else 'H-score'}" if position == 0 else "",
                 name,
                 percent(row[metric]),
-                percent(row["best_threshold_score"]),
-                percent(row.get("auroc")),
-                percent(row["first_half"]),
-                percent(row["second_half"]),
-                f"{milliseconds:.0f}",
-                kibibytes(state),
-                style="bold" if name == "gmm" else None,
-                end_section=position == len(methods) - 1,
+                *(percent(row.get(key)) for key in ("best_threshold_score", "auroc", "first_half", "second_half")),
+                f"{1000 * costs.seconds[shift, name]:.0f}",
+                kibibytes(costs.state_bytes[shift, name]),
             )
+        table.add_section()
     output.print(table)
-    output.print(
-        "best threshold: the score had the best fixed threshold, known only in hindsight, been used.", style="dim"
-    )

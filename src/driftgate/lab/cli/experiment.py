@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,12 +15,15 @@ from driftgate.files import only_writer
 from driftgate.lab.cli.console import note
 from driftgate.lab.cli.own_network import open_model
 from driftgate.lab.data.datasets import DataSet, open_dataset
+from driftgate.lab.files import file_sha256, writable_file, writable_folder
 from driftgate.methods import Method, create, resolve_settings
 from driftgate.methods.registry import check_device
 from driftgate.models import SourceModel
 from driftgate.progress import remove_progress
 from driftgate.shifts import ClassOrder, ClassSplit
 from driftgate.types import DriftgateError
+
+__all__ = ["file_sha256", "writable_file", "writable_folder"]
 
 
 @dataclass(frozen=True)
@@ -147,44 +147,3 @@ def resumable(progress: Path | None, output: Path | None) -> Iterator[None]:
         raise KeyboardInterrupt(f"The same command with --resume goes on from {progress}.") from interruption
     if progress is not None:
         remove_progress(progress)
-
-
-def writable_file(path: Path) -> Path:
-    """Refuse a file that cannot be written before hours are spent on what should go there; leaves no trace."""
-    if path.is_dir():
-        raise DriftgateError(f"Expected the name of a file to write but {path} is a folder; add a file name.")
-    _try_to_write(path.parent, path)
-    return path
-
-
-def writable_folder(path: Path) -> Path:
-    """The same for a folder of results."""
-    _try_to_write(path, path)
-    return path
-
-
-def file_sha256(path: Path) -> str:
-    """SHA-256 of a file's bytes, in hexadecimal."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(2**20):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-def _try_to_write(folder: Path, given: Path) -> None:
-    """Create a file in ``folder``, or in the nearest folder above it that is there, and delete it again.
-
-    Permission bits would not tell of read-only and full disks.
-    """
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    try:
-        handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{given.name}.")
-        os.close(handle)
-        os.unlink(temporary)
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise DriftgateError(
-            f"Expected a place to write {given} but {folder} does not take files: {reason}; name another place."
-        ) from error

@@ -125,9 +125,9 @@ def memory(
         writable_file(plot)
     comparisons = [compare(count) for count in counts]
     if plot is not None:
-        from driftgate.lab.bench.figures import memory_figure
+        from driftgate.lab import figures
 
-        memory_figure(plot, marked=[comparison.num_classes for comparison in comparisons])
+        figures.save_figure(figures.memory([comparison.num_classes for comparison in comparisons]), plot)
     if as_json:
         print_json([comparison.as_dict() for comparison in comparisons])
     else:
@@ -211,7 +211,7 @@ def _check_picture(path: Path) -> None:
     # A .pgf needs LaTeX, which matplotlib does not bring.
     known = sorted(set(Figure().canvas.get_supported_filetypes()) - {"pgf"})
     if path.suffix.removeprefix(".").lower() not in known:
-        raise DriftgateError(f"Expected a picture that ends in .{', .'.join(known)} but got {path}.")
+        raise DriftgateError(f"Expected a picture that ends in .{', .'.join(known)} but got {path}; name it so.")
 
 
 def _counts(text: str) -> list[int]:
@@ -219,7 +219,7 @@ def _counts(text: str) -> list[int]:
 
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
-        raise DriftgateError(f"Expected numbers of classes like 9,200,345 but got {text!r}.")
+        raise DriftgateError(f"Expected numbers of classes like 9,200,345 but got {text!r}; write them so.")
     return [int(part) for part in parts]
 
 

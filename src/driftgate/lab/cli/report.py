@@ -20,6 +20,9 @@ def report(
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder for page and tables; DIR/report of the first if not given.")
     ] = None,
+    figures: Annotated[
+        str | None, typer.Option("--figures", help="Also write every figure as a file: pdf, svg or png.")
+    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Write a page with tables, charts and statistics of finished runs, and the tables as CSV, Markdown and LaTeX.
@@ -27,14 +30,14 @@ def report(
     The page is one file that needs no network. It also works while a sweep is still going on: what is missing is left
     out and said so.
     """
-    from driftgate.lab.bench.report import write_report
     from driftgate.lab.cli.experiment import writable_folder
+    from driftgate.lab.report.page import write_report
 
     target = out or folders[0] / "report"
     # A folder of runs that is not there must be named as such, not created as a place for the report.
     if folders[0].is_dir() or out is not None:
         writable_folder(target)
-    written = write_report(folders, target)
+    written = write_report(folders, target, figures)
     if as_json:
         print_json(written.facts)
     else:

@@ -49,6 +49,7 @@ class DataReport(BaseModel):
     splits: list[SplitReport]
     missing: list[str]
     skipped: list[str]
+    warnings: list[str]
     verified: bool
 
     @property
@@ -73,6 +74,7 @@ class DataReport(BaseModel):
             *(f"unreadable: {path}" for domain in self.domains for path in domain.unreadable),
             *(f"skipped: {text}" for text in self.skipped),
             *(f"missing: {text}" for text in self.missing),
+            *(f"warning: {text}" for text in self.warnings),
         ]
 
     def _domain_rows(self) -> list[list[str]]:
@@ -143,6 +145,7 @@ def check_dataset(
         splits=_splits(data, counts, order, custom),
         missing=absent + _missing(data, counts),
         skipped=[f"{path} ({why})" for path, why in data.skipped.items()] if isinstance(data, FileData) else [],
+        warnings=_warnings(data, domains),
         verified=verify,
     )
 
@@ -235,6 +238,33 @@ def _missing(data: DataSet, counts: dict[str, list[int]]) -> list[str]:
                 f"{len(empty)} of {len(sizes)} classes in {domain} ({names}), looked for in {data.origin(domain)}."
             )
     return missing
+
+
+def _warnings(data: DataSet, domains: dict[str, Domain]) -> list[str]:
+    """What can be read but is hardly meant: a single class, or class folders that hold folders of images alone."""
+    found = []
+    if len(data.class_names) < 2:
+        found.append(
+            f"there is one class only, {data.class_names[0]!r}; expected <domain>/<class>/<image>, look at --root."
+        )
+    for domain in domains.values():
+        for index, name in enumerate(data.class_names if isinstance(domain, FileDomain) else ()):
+            places = (domain.classes == index).nonzero().flatten().tolist()
+            inside = {_folder_below(domain.path(place), name) for place in places}
+            if len(inside) > 1 and None not in inside:
+                names = ", ".join(sorted(folder for folder in inside if folder)[:3])
+                found.append(
+                    f"all images of the class {name!r} in {domain.name} lie in folders inside it ({names} ...): if "
+                    f"these are the classes, move them a level up, beside {name!r}."
+                )
+    return found
+
+
+def _folder_below(path: Path | str, class_name: str) -> str | None:
+    """The folder inside the class folder that an image lies in; None where it lies in the class folder itself."""
+    parts = Path(path).parent.parts
+    inside = parts[len(parts) - parts[::-1].index(class_name) :] if class_name in parts else ()
+    return inside[0] if inside else None
 
 
 def _table(rows: list[list[str]]) -> list[str]:

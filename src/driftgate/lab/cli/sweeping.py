@@ -1,0 +1,215 @@
+"""A sweep as the terminal shows it: what it would do, what is going on, what came out."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from driftgate.lab.cli.console import duration, errors, make_table, note, output, percent, print_json, progress_bars
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from driftgate.lab.bench.folder import SweepFolder
+    from driftgate.lab.bench.plan import Plan
+    from driftgate.lab.bench.sweep import SweepResult
+    from driftgate.lab.bench.watch import Snapshot, Watcher
+
+FAILED = 1
+LOOK_SECONDS = 0.5
+LINE_SECONDS = 60.0
+"""Between two lines of progress where no terminal is."""
+
+
+def do_plan(plan: Plan, folder: SweepFolder, workers: int, backend: str = "loky", device: str = "cpu") -> SweepResult:
+    """Do all jobs and show how far they are; a failure is named, and ends the command with exit code 1."""
+    from driftgate.lab.bench.sweep import run_sweep
+    from driftgate.lab.bench.watch import Watcher
+
+    folder.prepare(plan.suite)
+    with _shown(Watcher(plan, folder, workers)):
+        result = run_sweep(plan, folder.path, workers=workers, backend=backend, device=device)
+    note(
+        f"{len(result.records)} of {len(plan.runs)} runs are done, {result.seconds:.0f} s this time; "
+        f"the records are in {folder.records}."
+    )
+    return result
+
+
+def end_with_failures(folder: SweepFolder, result: SweepResult) -> None:
+    """Name what failed, if anything did."""
+    for job_id, error in result.failures.items():
+        errors.print("Failed: ", style="bold red", end="")
+        errors.print(f"{job_id}: {error}", markup=False, soft_wrap=True)
+    if result.failures:
+        note(f"{len(result.failures)} failed; tracebacks are in {folder.failures}, the same command tries them again.")
+        raise typer.Exit(FAILED)
+
+
+@contextmanager
+def _shown(watcher: Watcher) -> Iterator[None]:
+    """What is going on, on stderr: a live table; elsewhere a line for each job that ends, and each minute."""
+    if errors.is_terminal:
+        from rich.live import Live
+
+        with Live(
+            get_renderable=lambda: _live_table(watcher.look()), console=errors, refresh_per_second=2, transient=True
+        ):
+            yield
+        return
+    stop = threading.Event()
+
+    def print_news() -> None:
+        last = time.monotonic()
+        while not stop.wait(LOOK_SECONDS):
+            seen = watcher.look()
+            if seen.news or time.monotonic() - last >= LINE_SECONDS:
+                _print_lines(seen)
+                last = time.monotonic()
+
+    printer = threading.Thread(target=print_news, daemon=True)
+    printer.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        printer.join()
+        seen = watcher.look()
+        if seen.news:
+            _print_lines(seen)
+
+
+def _print_lines(seen: Snapshot) -> None:
+    """What ended, or else what is going on."""
+    left = "" if seen.seconds_left is None else f", {duration(seen.seconds_left)} left"
+    doing = "; ".join(f"{report['label']} {report['done']}/{report['total']}" for report in seen.running)
+    for line in seen.news or [doing or "waiting for another sweep"]:
+        note(f"[{seen.done}/{seen.total}{left}] {line}")
+
+
+def _live_table(seen: Snapshot) -> RenderableType:
+    from rich.console import Group
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    left = "" if seen.seconds_left is None else f", about {duration(seen.seconds_left)} left"
+    failed = f", {seen.failed} failed" if seen.failed else ""
+    models = "" if seen.models_done == seen.models else f", {seen.models_done} of {seen.models} source models"
+    head = Text(f"{seen.done} of {seen.total} runs{models}{failed}{left}", style="bold")
+    bars = Table.grid(padding=(0, 1))
+    for report in seen.running:
+        bars.add_row(
+            report["label"],
+            ProgressBar(total=max(report["total"], 1), completed=report["done"], width=24),
+            f"{report['done']}/{report['total']}",
+            percent(report["score"]) if report["score"] is not None else "",
+        )
+    parts: list[RenderableType] = [head, bars]
+    if seen.scores:
+        parts.append(score_table("Scores so far, %", seen.scores))
+    return Group(*parts)
+
+
+def score_table(title: str, scores: dict[str, dict[str, dict[str, Any]]]) -> Any:
+    """A row a method or variant, a column a shift: mean ± standard deviation, and the number of runs."""
+    table = make_table(title, ("", *scores, "runs"), left=("",))
+    for name in dict.fromkeys(name for cells in scores.values() for name in cells):
+        cells = [scores[shift].get(name) for shift in scores]
+        texts = [
+            "-"
+            if cell is None
+            else percent(cell["mean"]) + ("" if cell["std"] is None else f" ±{100 * cell['std']:4.1f}")
+            for cell in cells
+        ]
+        table.add_row(name, *texts, str(sum(cell["runs"] for cell in cells if cell is not None)))
+    return table
+
+
+def print_scores(plan: Plan, folder: SweepFolder, result: SweepResult, as_json: bool) -> None:
+    """Mean scores of the suite, or of each study."""
+    from driftgate.lab.bench.sweep import summarise
+
+    studies = dict.fromkeys(job.study for job in plan.runs)
+    scores = {study: summarise([row for row in result.records if row["study"] == study]) for study in studies}
+    if as_json:
+        facts = {"suite": plan.suite.name, "out": str(folder.path), "runs": len(plan.runs), "done": len(result.records)}
+        named = {study or "suite": found for study, found in scores.items()}
+        print_json({**facts, "failed": result.failures, "seconds": result.seconds, "scores": named})
+        return
+    for study, found in scores.items():
+        if found:
+            title = f"{plan.suite.title or plan.suite.name}{'' if study is None else f': {study}'}"
+            output.print(f"{title}; accuracy for PDA, H-score otherwise, %", style="bold", markup=False)
+            output.print(score_table("", found))
+    output.print("Mean ± standard deviation over pairs and seeds.", style="dim")
+
+
+def show_plan(plan: Plan, folder: SweepFolder, workers: int, as_json: bool) -> None:
+    """All jobs, done or not, and how long they would take."""
+    from driftgate.lab.bench.estimate import estimate_plan, total_seconds
+    from driftgate.lab.bench.jobs import ModelJob
+
+    with progress_bars() as report:
+        expected = estimate_plan(plan, folder, report)
+    seconds = total_seconds(expected, workers)
+    if as_json:
+        rows = [
+            {
+                "id": item.job.id,
+                "what": "model" if isinstance(item.job, ModelJob) else "run",
+                "label": item.job.label,
+                "done": item.done,
+                "batches": item.batches,
+                "seconds": item.seconds,
+            }
+            for item in expected
+        ]
+        print_json({"suite": plan.suite.name, "workers": workers, "estimated_seconds": seconds, "jobs": rows})
+        return
+    table = make_table("Source models, then runs", ("id", "what", "batches", "time"), left=("id", "what"))
+    for item in expected:
+        told = "done" if item.done else "?" if item.seconds is None else duration(item.seconds)
+        table.add_row(item.job.id, item.job.label, "" if item.batches is None else str(item.batches), told)
+    output.print(table)
+    open_jobs = sum(not item.done for item in expected)
+    told = "an unknown time" if seconds is None else f"about {duration(seconds)}"
+    output.print(
+        f"{open_jobs} of {len(expected)} jobs are to do; they would take {told} with {workers} workers. "
+        "Nothing was written.",
+        markup=False,
+    )
+
+
+def list_suites(as_json: bool) -> None:
+    """The suites that come with the package."""
+    from driftgate.lab.bench.suite import builtin_suites, read_suite
+
+    suites = [read_suite(name) for name in builtin_suites()]
+    if as_json:
+        print_json([suite.model_dump(mode="json") for suite in suites])
+        return
+    table = make_table("Suites", ("name", "title", "pairs", "methods", "seeds"), left=("name", "title"))
+    for suite in suites:
+        table.add_row(suite.name, suite.title, str(len(suite.pairs)), str(len(suite.methods)), str(len(suite.seeds)))
+    output.print(table)
+
+
+def list_studies(as_json: bool) -> None:
+    """The studies of ``ablate``."""
+    from driftgate.lab.bench.studies import STUDIES
+
+    if as_json:
+        print_json([study.model_dump(mode="json") for study in STUDIES.values()])
+        return
+    table = make_table("Studies", ("name", "what is varied", "variants"), left=("name", "what is varied", "variants"))
+    table.columns[2].no_wrap = False
+    for study in STUDIES.values():
+        names = ", ".join(variant.name.removeprefix(f"{study.name}=") for variant in study.variants)
+        table.add_row(study.name, study.title, names)
+    output.print(table)

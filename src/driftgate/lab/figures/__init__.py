@@ -1,0 +1,35 @@
+"""Figures of finished runs and of the demo: each takes a frame, as ``read_results`` gives it, and returns a figure.
+
+The report, the documentation and users draw with the same functions; ``save_figure`` writes what they return.
+"""
+
+from driftgate.lab.figures.charts import (
+    along,
+    cost,
+    curves,
+    has_curves,
+    samples_used,
+    shares,
+    study,
+    study_panel,
+    tenths,
+)
+from driftgate.lab.figures.demo import FeatureView, demo, memory, project_mixture
+from driftgate.lab.figures.style import save_figure
+
+__all__ = [
+    "FeatureView",
+    "along",
+    "cost",
+    "curves",
+    "demo",
+    "has_curves",
+    "memory",
+    "project_mixture",
+    "samples_used",
+    "save_figure",
+    "shares",
+    "study",
+    "study_panel",
+    "tenths",
+]

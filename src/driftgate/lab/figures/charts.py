@@ -1,0 +1,312 @@
+"""The figures of a report: each takes a frame of runs (``read_results``) and returns a figure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from adjustText import adjust_text
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator
+from numpy.typing import NDArray
+
+from driftgate.lab.bench.names import OWN_METHOD, method_color, method_name, shift_color
+from driftgate.lab.bench.tables import (
+    by_method,
+    by_variant,
+    cells,
+    metric_of,
+    pair_label,
+    pairs_of,
+    result_columns,
+    shifts_of,
+    variant_number,
+)
+from driftgate.lab.figures.style import FAINT, GROUND, INK, along_axis, look, new_figure, percent_axis, styled
+
+Array = NDArray[np.float64]
+TRUTH: dict[str, Any] = {"color": INK, "linewidth": 1.2, "linestyle": (0, (5, 3)), "zorder": 2}
+"""How the line looks that a method without an error would follow."""
+
+FEW_METHODS = 5
+"""With more of them only the own method has a band; many bands hide each other."""
+
+MOST_THIN = 12
+"""With more runs than these of a method, single ones are not drawn."""
+
+LINEAR_UP_TO = 6.0
+"""A cost axis is logarithmic where the dearest method costs more than so many times the cheapest."""
+
+
+def curves(runs: pd.DataFrame, series: str = "running_score") -> Figure:
+    """A series along the stream, of one shift and pair: thin lines the seeds, thick lines their mean."""
+    shift, (source, target) = shifts_of(runs)[0], pairs_of(runs)[0]
+    with styled():
+        figure, axes = new_figure()
+        ends, last = [], 0.0
+        for method, group in by_method(runs).items():
+            found = [curve for row in group.curves if len(curve := row.get(series, ()))]
+            if not found:
+                continue
+            for curve in found if 1 < len(found) <= MOST_THIN else ():
+                axes.plot(curve[:, 0], curve[:, 1], **look(method, linewidth=0.7, alpha=0.35))
+            mean = mean_curve(found)
+            axes.plot(mean[:, 0], mean[:, 1], **look(method))
+            ends.append((float(mean[-1, 1]), method))
+            last = max(last, *(float(curve[-1, 0]) for curve in found))
+        percent_axis(axes, [value for value, _ in ends])
+        along_axis(axes, last, "samples seen", ends)
+        axes.set_ylabel(f"running {metric_of(shift)} (%)")
+        axes.set_title(f"{shift}, {pair_label(source, target)}")
+    return figure
+
+
+def has_curves(runs: pd.DataFrame, series: str = "running_score") -> bool:
+    """Whether there is anything to draw."""
+    return any(len(row.get(series, ())) for row in runs.curves)
+
+
+def samples_used(runs: pd.DataFrame, method: str = OWN_METHOD) -> Figure:
+    """Share of each batch that got a pseudo-label, a line a shift (the supplement's figure ``fig:development``)."""
+    with styled():
+        figure, axes = new_figure()
+        axes.set_ylim(0, 101)
+        for shift in shifts_of(runs):
+            group = runs[(runs["shift"] == shift) & (runs.method == method)]
+            found = [_in_percent(curve) for row in group.curves if len(curve := row.get("used_share", ()))]
+            if found:
+                mean = mean_curve(found)
+                axes.plot(mean[:, 0], mean[:, 1], color=shift_color(shift), linewidth=2.0, label=shift)
+        axes.set_xlim(0, 100)
+        axes.set_xlabel("share of the stream seen (%)")
+        axes.set_ylabel("samples used in a batch (%)")
+        axes.set_title(f"Samples {method_name(method)} learns from")
+        _legend(axes)
+    return figure
+
+
+def tenths(runs: pd.DataFrame, title: str = "") -> Figure:
+    """Score of each tenth of the stream, of one shift: thin lines single runs, thick lines their mean."""
+    shift = shifts_of(runs)[0]
+    places = [10.0 * part + 5.0 for part in range(10)]
+    with styled():
+        figure, axes = new_figure()
+        ends, heights = [], []
+        for method, group in by_method(runs).items():
+            scores = np.array(group.tenths.tolist(), dtype=np.float64)
+            there = np.isfinite(scores).any(axis=0)
+            if not there.any():
+                continue
+            means = np.full(10, math.nan)
+            means[there] = np.nanmean(scores[:, there], axis=0)
+            for row in scores if 1 < len(scores) <= MOST_THIN else ():
+                axes.plot(places, row, **look(method, linewidth=0.7, alpha=0.35))
+            axes.plot(places, means, **look(method, marker="o"))
+            ends.append((float(means[there][-1]), method))
+            heights += means[there].tolist()
+        percent_axis(axes, heights)
+        along_axis(axes, 100.0, "share of the stream seen (%)", ends)
+        axes.set_ylabel(f"{metric_of(shift)} of a tenth (%)")
+        axes.set_title(title or f"{shift}: score of each tenth")
+    return figure
+
+
+def cost(costs: pd.DataFrame, value: str, title: str, axis: str, unit: Callable[[float], str]) -> Figure:
+    """Score against a cost; the dashed line joins the methods that no other beats in both.
+
+    Args:
+        costs: indexed by method, with ``score``, its interval's half width ``half``, ``source_free``, and costs.
+        value: column of the cost: bytes or seconds.
+        title, axis: words.
+        unit: says a cost in words.
+    """
+    points = costs[costs.score.notna() & costs[value].notna()].sort_values([value, "score"], ascending=[True, False])
+    above = points[value][points[value] > 0]
+    low, high = (above.min(), above.max()) if len(above) else (1.0, 1.0)
+    # A logarithm has no place for nothing: it stands left of a gap, under a tick of its own.
+    zero = low / 10.0 ** max(0.6, 0.15 * math.log10(high / low))
+    places = points[value].where(points[value] > 0, zero)
+    front = points.score > points.score.cummax().shift(fill_value=-math.inf)
+    with styled():
+        figure, axes = new_figure()
+        dashed = {"where": "post", "color": FAINT, "linewidth": 1.2, "linestyle": (0, (4, 3))}
+        axes.step(places[front], points.score[front], **dashed)
+        for method, point in points.iterrows():
+            if point.half > 0:
+                bar = axes.errorbar(
+                    places[method], point.score, yerr=point.half, color=method_color(method), linewidth=1
+                )
+                bar.lines[2][0].set(gid=f"method:{method}", alpha=0.55)
+            fill = method_color(method) if point.source_free else GROUND
+            marker = {"marker": "o" if point.source_free else "s", "markerfacecolor": fill, "linestyle": "none"}
+            axes.plot(places[method], point.score, **look(method, **marker))
+        percent_axis(axes, points.score.tolist())
+        if high > LINEAR_UP_TO * low or len(above) < len(points):
+            axes.set_xscale("log")
+            axes.set_xlim(places.min() / 1.8, places.max() * (places.max() / places.min()) ** 0.22)
+        else:
+            axes.set_xlim(max(0.0, low - 0.25 * (high - low)), high + 0.35 * (high - low))
+        _cost_ticks(axes, low, high, unit, zero if len(above) < len(points) else None)
+        axes.set_xlabel(axis)
+        axes.set_ylabel("mean score (%)")
+        axes.set_title(title)
+        _point_labels(figure, axes, points.index, places, points.score)
+    return figure
+
+
+def _cost_ticks(axes: Axes, low: float, high: float, unit: Callable[[float], str], zero: float | None) -> None:
+    """At most five round numbers of the unit, and one for nothing."""
+    base, factors = (1024.0, (1, 4, 16, 64, 256)) if unit(1024.0) == "1 KiB" else (10.0, (1, 2, 5))
+    if axes.get_xscale() == "log":
+        powers = range(math.floor(math.log(low, base)) - 1, math.ceil(math.log(high, base)) + 1)
+        ticks = [factor * base**power for power in powers for factor in factors]
+        ticks = [tick for tick in ticks if 0.8 * low <= tick <= 1.3 * high]
+        while len(ticks) > 5:
+            ticks = ticks[::2]
+    else:
+        size = 1024.0 ** math.floor(math.log(max(high, 1.0), 1024.0)) if base == 1024.0 else 1.0
+        ticks = [size * float(tick) for tick in MaxNLocator(3).tick_values(low / size, high / size)]
+        ticks = [tick for tick in ticks if axes.get_xlim()[0] <= tick <= axes.get_xlim()[1]]
+    places = ([zero] if zero else []) + ticks
+    axes.xaxis.set_major_locator(FixedLocator(places))
+    axes.xaxis.set_major_formatter(FixedFormatter([unit(0.0 if place == zero else place) for place in places]))
+    axes.minorticks_off()
+
+
+def _point_labels(figure: Figure, axes: Axes, methods: pd.Index, across: pd.Series, up: pd.Series) -> None:
+    """The methods by name beside their points, none over another."""
+    texts = []
+    for method in methods:
+        label = axes.text(across[method], up[method], method_name(method), color=method_color(method), fontsize=8.5)
+        label.set(fontweight="bold" if method == OWN_METHOD else "normal", gid=f"method:{method}")
+        texts.append(label)
+    figure.canvas.draw()  # where the axes are is known only then
+    arrows = {"arrowstyle": "-", "color": FAINT, "linewidth": 0.6}
+    adjust_text(texts, x=across.to_numpy(), y=up.to_numpy(), ax=axes, arrowprops=arrows, iter_lim=400)
+
+
+def study(runs: pd.DataFrame, title: str = "", default: str | None = None) -> Figure:
+    """A study: mean and 95 % interval of every variant, a colour a shift; ``default`` is marked."""
+    with styled():
+        figure, axes = new_figure()
+        study_panel(axes, runs, default)
+        axes.set_title(title, pad=22)
+    return figure
+
+
+def study_panel(axes: Axes, runs: pd.DataFrame, default: str | None = None) -> None:
+    """Draw a study. Numbers are joined by lines, names are not; few seeds give intervals beyond what a score can be."""
+    rows = by_variant(runs)
+    lines = cells(rows, [column for column in result_columns(runs, means_only=True) if column.shift])
+    names = list(rows)
+    settings, _, labels = zip(*(name.rpartition("=") for name in names), strict=True)
+    numeric = len(set(settings)) == 1 and not any(math.isnan(variant_number(name)) for name in names)
+    if default in names:
+        axes.axvline(names.index(default), color=FAINT, linewidth=8, alpha=0.35, zorder=0)
+    shifts = shifts_of(runs)
+    for place, shift in enumerate(shifts):
+        shown = lines[(lines["shift"] == shift) & lines["mean"].notna()]
+        offset = 0.0 if numeric else 0.16 * (place - (len(shifts) - 1) / 2)
+        half = ((shown.high_95 - shown.low_95) / 2).fillna(0.0)
+        bars = {"color": shift_color(shift), "elinewidth": 1.0, "marker": "o", "markersize": 6, "linewidth": 2.0}
+        across = [names.index(name) + offset for name in shown.row]
+        axes.errorbar(across, shown["mean"], yerr=half, linestyle="-" if numeric else "none", label=shift, **bars)
+    axes.set_xlim(-0.5, len(labels) - 0.5)
+    long = max(map(len, labels)) * len(labels) > 48
+    axes.set_xticks(range(len(labels)), labels, rotation=28 if long else 0, ha="right" if long else "center")
+    low, high = (
+        lines.low_95.fillna(lines["mean"]).clip(lower=0.0),
+        lines.high_95.fillna(lines["mean"]).clip(upper=100.0),
+    )
+    percent_axis(axes, [*low.dropna(), *high.dropna()])
+    axes.grid(axis="x", visible=False)
+    axes.set_ylabel("score (%)" if len(shifts) > 1 else f"{metric_of(shifts[0])} (%)")
+    _legend(axes)
+
+
+def _legend(axes: Axes) -> None:
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=3, frameon=False, fontsize=9, borderaxespad=0.2)
+    axes.set_title(axes.get_title(loc="left"), pad=22)
+
+
+def shares(points: pd.DataFrame, value: str = "score") -> Figure:
+    """What every method scores (``score``) or rejects (``rejected``) against the true share of unknown samples.
+
+    Where nothing is unknown accuracy scores, which is another thing than the H-score: that point is open and joined to
+    none. ``points`` is of one shift, as ``share_points`` gives it.
+    """
+    steady = points[~points.share.map(lambda share: share.changes)]
+    shift, last = points["shift"].iloc[0], 100.0 * max(share.mean for share in steady.share)
+    with styled():
+        figure, axes = new_figure()
+        ends = []
+        if value == "rejected":
+            axes.plot([0, last], [0, last], **TRUTH)
+        for method, group in steady[steady[value].notna()].groupby("method", sort=False):
+            place = group.share.map(lambda share: 100.0 * share.mean)
+            joined = (place > 0) | (value == "rejected")
+            axes.plot(place[joined], group[value][joined], **look(method, marker="o"))
+            if value == "score":
+                axes.plot(place[~joined], group.score[~joined], **look(method, marker="o", markerfacecolor=GROUND))
+                if steady.method.nunique() <= FEW_METHODS or method == OWN_METHOD:
+                    band = {"color": method_color(method), "alpha": 0.12, "linewidth": 0, "gid": f"method:{method}"}
+                    axes.fill_between(place[joined], group.low[joined], group.high[joined], **band)
+            elif group.estimated.notna().any():
+                dotted = {"marker": "D", "markerfacecolor": GROUND, "linestyle": (0, (1, 1.6))}
+                axes.plot(place, group.estimated, **look(method, **dotted))
+            ends.append((float(group[value].iloc[-1]), str(method)))
+        if value == "score":
+            percent_axis(axes, steady.score.dropna().tolist())
+        else:
+            axes.set_ylim(-3.0, 102.0)
+        along_axis(axes, last, "unknown samples in the stream (%)", ends)
+        axes.set_xlim(-0.03 * last, 1.36 * last)
+        axes.set_ylabel("score (%)" if value == "score" else "rejected share (%)")
+        axes.set_title(f"{shift}, {'score' if value == 'score' else 'rejected share'} by share of unknown samples")
+    return figure
+
+
+def along(runs: pd.DataFrame, title: str) -> Figure:
+    """Rejected and estimated share along a stream whose share of unknown samples changes; dashed the truth."""
+    with styled():
+        figure, axes = new_figure()
+        truth, ends = _mean_in_percent(runs, "true_share"), []
+        if truth is not None:
+            axes.plot(truth[:, 0], truth[:, 1], **TRUTH)
+        for method, group in by_method(runs).items():
+            rejected, estimated = (_mean_in_percent(group, name) for name in ("rejected_share", "estimated_share"))
+            if rejected is None:
+                continue
+            axes.plot(rejected[:, 0], rejected[:, 1], **look(method))
+            if estimated is not None:
+                axes.plot(estimated[:, 0], estimated[:, 1], **look(method, linestyle=(0, (1, 1.6))))
+            ends.append((float(rejected[-1, 1]), method))
+        axes.set_ylim(-3.0, 102.0)
+        along_axis(axes, 100.0, "share of the stream seen (%)", ends)
+        axes.set_ylabel("rejected share (%)")
+        axes.set_title(title)
+    return figure
+
+
+def _mean_in_percent(runs: pd.DataFrame, series: str) -> Array | None:
+    found = [_in_percent(curve) for row in runs.curves if len(curve := row.get(series, ()))]
+    return mean_curve(found) if found else None
+
+
+def _in_percent(curve: Array) -> Array:
+    """With the share of the stream instead of samples."""
+    return np.stack([100.0 * curve[:, 0] / curve[-1, 0], curve[:, 1]], axis=1)
+
+
+def mean_curve(found: Sequence[Array]) -> Array:
+    """The mean of several curves where all of them are there; seeds may differ in length."""
+    start, end = max(curve[0, 0] for curve in found), min(curve[-1, 0] for curve in found)
+    longest = max(found, key=len)
+    inner = longest[(longest[:, 0] > start) & (longest[:, 0] < end), 0]
+    places = np.unique(np.concatenate([[min(start, end)], inner, [end]]))
+    means = np.mean([np.interp(places, curve[:, 0], curve[:, 1]) for curve in found], axis=0)
+    return np.stack([places, means], axis=1)
