@@ -192,7 +192,10 @@ def run_exported(path: str | Path, to: Format, images: Tensor) -> tuple[Tensor, 
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
         label, probabilities, novelty = session.run(None, {"images": images.numpy()})
         return torch.from_numpy(label), torch.from_numpy(probabilities), torch.from_numpy(novelty)
-    network = torch.jit.load(path) if to == "torchscript" else torch.export.load(path).module()
+    if to == "torchscript":
+        network = torch.jit.load(path)  # type: ignore[no-untyped-call]
+    else:
+        network = torch.export.load(path).module()
     with torch.no_grad():
         answer: tuple[Tensor, Tensor, Tensor] = network(images)
     return answer
@@ -223,7 +226,7 @@ def _write_onnx(frozen: Frozen, example: Tensor, path: Path, metadata: dict[str,
 
 def _write_torchscript(frozen: Frozen, example: Tensor, path: Path, metadata: dict[str, Any]) -> None:
     with _quiet():
-        traced = torch.jit.trace(frozen, (example,), check_trace=False)
+        traced = torch.jit.trace(frozen, (example,), check_trace=False)  # type: ignore[no-untyped-call]
     extra = {INFO: json.dumps(metadata)}
     write_atomically(path, lambda temporary: traced.save(temporary, _extra_files=extra))
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
-class DrawFrom(TorchDispatchMode):
+class DrawFrom(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types for it
     """Inside ``with DrawFrom(generator):`` every random operation of this thread that names no generator draws from
     this one; torch's global generators are not touched, and no other thread notices.
 
@@ -19,7 +19,7 @@ class DrawFrom(TorchDispatchMode):
     """
 
     def __init__(self, generator: torch.Generator) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.generator = generator
 
     def __torch_dispatch__(

@@ -70,7 +70,7 @@ class State(nn.Module):
             target = torch.device("cpu")
         kept = {name: buffer.to(target) for name, buffer in self.named_buffers(recurse=False)}
         self._buffers.clear()
-        super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self._buffers.update(kept)
         return self
 

@@ -7,7 +7,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from driftgate.memory.gmm import MixtureEvaluation, StreamingGMM, factorise, log_determinant
+from driftgate.memory.factors import factorise, log_determinant
+from driftgate.memory.gmm import MixtureEvaluation, StreamingGMM
 from driftgate.memory.packed import unpack_lower
 
 

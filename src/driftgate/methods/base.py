@@ -219,7 +219,7 @@ class Method(State, ABC):
         """What ``frozen`` does otherwise than ``predict``; empty if nothing."""
         return ""
 
-    def state_dict(self, *arguments: Any, **options: Any) -> dict[str, Tensor]:
+    def state_dict(self, *arguments: Any, **options: Any) -> dict[str, Tensor]:  # type: ignore[override]
         """Everything that a step may change, by name; between two steps, whatever other threads do."""
         with self.lock:
             tensors: dict[str, Tensor] = super().state_dict(*arguments, **options)

@@ -18,7 +18,8 @@ from driftgate.export import Frozen
 from driftgate.losses import KLForm, MeanTerm
 from driftgate.memory import MeanTeacher, ModelCopy
 from driftgate.methods.base import MethodSettings
-from driftgate.methods.gmm import GMM, Assessment, GMMSettings
+from driftgate.methods.gmm import GMM, Assessment
+from driftgate.methods.gmm_settings import GMMSettings
 from driftgate.methods.look import Look
 from driftgate.models.source_model import ModelOutput, SourceModel
 from driftgate.novelty.gate import GateKind, predict_label

@@ -258,7 +258,7 @@ class SourceModel(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *arguments)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if self.statistics is not None:
             moved = {name: fn(tensor) for name, tensor in self.statistics.tensors().items()}
             self.statistics = SourceStatistics.from_tensors(moved)

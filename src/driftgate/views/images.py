@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -95,7 +96,7 @@ class ImageViews:
         return StrongAugmentation(self.spec.image_size, flip=self.spec.flip, channels=self.spec.channels)
 
 
-def _chain(layers: Sequence[nn.Module], images: Tensor, generator: torch.Generator) -> Tensor:
+def _chain(layers: Sequence[Any], images: Tensor, generator: torch.Generator) -> Tensor:
     """The images through all layers; what they draw hangs on the shape alone, so only that runs under ``DrawFrom``."""
     with DrawFrom(generator):
         drawn = [layer.forward_parameters(images.shape) for layer in layers]
