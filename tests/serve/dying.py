@@ -14,7 +14,6 @@ from typing import Any
 from servesupport import samples, small_method
 
 import driftgate.serve.state_folder
-from driftgate.guard import snapshots
 from driftgate.serve.engine import Engine, EngineSettings
 from driftgate.serve.state_folder import STATE, StateFolder
 
@@ -47,7 +46,7 @@ def main(path: Path, where: str) -> None:
         driftgate.serve.state_folder.os.replace = lambda a, b: die() if str(b).endswith(STATE) else replace(a, b)  # type: ignore[attr-defined]
         serve(2)
     elif where == "rollback":
-        snapshots.restore_method = die  # type: ignore[attr-defined]
+        engine.method.load_state_dict = die  # type: ignore[method-assign, assignment]
         engine.rollback(1, "the last").result()
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from servesupport import samples, small_method
 
-from driftgate import DriftgateError
+from driftgate import DivergedError, DriftgateError
 from driftgate.serve.answers import Answer, BatchReport
 from driftgate.serve.engine import Engine, EngineSettings, EngineStopped, QueueFull
 from driftgate.serve.state_folder import BEFORE, STATE, STEPS, StateFolder
@@ -247,3 +247,25 @@ def test_snapshots_that_cannot_be_read_give_way_to_a_new_ring(tmp_path: Path) ->
     with open_engine(tmp_path) as engine:
         assert engine.method.steps == 1 and len(engine.snapshots) == 1
         assert "snapshots could not be read" in engine.folder.problems[0]
+
+
+def test_after_an_alarm_the_versions_are_of_another_line_and_the_state_is_saved(tmp_path: Path) -> None:
+    reports: list[BatchReport] = []
+    with open_engine(tmp_path, [reports.append], save_every=100) as engine:
+        for seed in range(3):
+            engine.submit(samples(16, seed)).result(timeout=30)
+        learn = engine.method._learn  # type: ignore[attr-defined]
+
+        def diverge(*_: Any) -> None:
+            raise DivergedError("left the numbers")
+
+        engine.method._learn = diverge  # type: ignore[attr-defined]
+        assert len(engine.submit(samples(16, seed=3)).result(timeout=30)) == 16
+        engine.run(lambda: None).result(timeout=30)
+        assert engine.health.mode == "stopped" and [event.kind for event in engine.events] == ["alarm", "rollback"]
+        assert reports[-1].before == "1.3" and reports[-1].after == "2.0" and not reports[-1].learned
+        assert (tmp_path / STATE).exists()
+        engine.method._learn = learn  # type: ignore[attr-defined]
+    folder = StateFolder(tmp_path)
+    assert folder.start(small_method()).steps == 0 and folder.lost == 0
+    folder.close()

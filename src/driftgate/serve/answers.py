@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 from torch import Tensor
 
@@ -99,6 +99,12 @@ def answers_of(
         )
         for answer_id, label, probability, novelty, taught in rows
     ]
+
+
+def on_cpu(prediction: Prediction) -> Prediction:
+    """The same where listeners look at it, wherever the model lives."""
+    found = {field.name: getattr(prediction, field.name) for field in fields(prediction)}
+    return replace(prediction, **{name: value.cpu() for name, value in found.items() if isinstance(value, Tensor)})
 
 
 def class_name(names: Sequence[str], label: int) -> str:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from driftgate.guard import Event, Guard, GuardSettings, Snapshot
 from driftgate.methods import Method
-from driftgate.serve.answers import Answer, BatchReport, answers_of
+from driftgate.serve.answers import Answer, BatchReport, answers_of, on_cpu
 from driftgate.serve.state_folder import StateFolder
 from driftgate.types import DriftgateError, Prediction
 
@@ -210,10 +210,15 @@ class Engine:
 
     def _run(self) -> None:
         while (work := self._next()) is not None:
-            if isinstance(work, list):
-                self._serve(work)
-            else:
+            if not isinstance(work, list):
                 self._carry_out(*work)
+                continue
+            try:
+                self._serve(work)
+            except Exception as error:  # nobody may wait for ever, whatever has happened
+                self.failures += 1
+                logger.exception("a batch of %d could not be answered", len(work))
+                _fail(work, error)
         if self._unsaved:
             self._save()
         self.folder.close()
@@ -249,13 +254,9 @@ class Engine:
             _deliver(batch, answers)
             answered_after[0] = time.perf_counter() - started
 
-        try:
-            prediction = self._predict_and_learn(inputs, answer)
-        except Exception as error:
-            self.failures += 1
-            logger.exception("a batch of %d could not be answered", len(batch))
-            _fail(batch, error)
-            return
+        prediction = on_cpu(self._predict_and_learn(inputs, answer))
+        if self._went_back:
+            self._new_life()
         report = BatchReport(
             inputs=inputs,
             prediction=prediction,
@@ -310,9 +311,7 @@ class Engine:
             except Exception:
                 self.failures += 1
                 logger.exception("a listener failed")
-        if self._went_back:
-            self._new_life()
-        elif report.learned:
+        if report.learned:
             self._unsaved += 1
             try:
                 self.folder.note(self.method.steps)

@@ -58,8 +58,8 @@ class Gallery:
         found = [
             Unknown(
                 report.answers[place].id,
-                (report.inputs[place] * 255).round().to(torch.uint8),
-                report.features[place].float().clone(),
+                (report.inputs[place].cpu() * 255).round().to(torch.uint8),
+                report.features[place].float().cpu().clone(),
                 report.answers[place].novelty,
                 now,
             )
