@@ -254,6 +254,7 @@ def test_after_an_alarm_the_versions_are_of_another_line_and_the_state_is_saved(
     with open_engine(tmp_path, [reports.append], save_every=100) as engine:
         for seed in range(3):
             engine.submit(samples(16, seed)).result(timeout=30)
+        engine.run(lambda: None).result(timeout=30)  # the last is answered before it is learned from
         learn = engine.method._learn  # type: ignore[attr-defined]
 
         def diverge(*_: Any) -> None:

@@ -129,11 +129,11 @@ def test_control_and_state(served: Running) -> None:
 def test_feedback_is_counted_once_and_teaches_nothing(served: Running) -> None:
     _, client = served
     answer = classify(client, picture(5)).json()["answers"][0]
-    before = client.get("/v1/state").json()
     right = client.post("/v1/feedback", json={"id": answer["id"], "label": answer["name"]})
     assert right.json()["right"] is True
     again = client.post("/v1/feedback", json={"id": answer["id"], "label": answer["name"]})
     assert again.status_code == 404
+    before = client.get("/v1/state").json()
     other = classify(client, picture(6)).json()["answers"][0]
     # A class the model has never heard of is unknown to it.
     new = client.post("/v1/feedback", json={"id": other["id"], "label": "walrus"}).json()
@@ -173,8 +173,10 @@ def test_without_images_no_picture_is_ever_kept(tmp_path: Path) -> None:
 
 
 def test_metrics_follow_prometheus_rules(served: Running) -> None:
-    _, client = served
+    service, client = served
     classify(client, *(picture(seed) for seed in range(20)))
+    service.engine.run(lambda: None).result(timeout=30)  # counted once they were learned from
+    client.get("/metrics")
     families = {family.name: family for family in text_string_to_metric_families(client.get("/metrics").text)}
     ours = {name: family for name, family in families.items() if name.startswith("driftgate_")}
     for name, family in ours.items():

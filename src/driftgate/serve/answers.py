@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from torch import Tensor
 
@@ -103,8 +104,9 @@ def answers_of(
 
 def on_cpu(prediction: Prediction) -> Prediction:
     """The same where listeners look at it, wherever the model lives."""
-    found = {field.name: getattr(prediction, field.name) for field in fields(prediction)}
-    return replace(prediction, **{name: value.cpu() for name, value in found.items() if isinstance(value, Tensor)})
+    found: dict[str, Any] = {field.name: getattr(prediction, field.name) for field in fields(prediction)}
+    moved: dict[str, Any] = {name: value.cpu() for name, value in found.items() if isinstance(value, Tensor)}
+    return replace(prediction, **moved)
 
 
 def class_name(names: Sequence[str], label: int) -> str:

@@ -268,7 +268,8 @@ def _add_control(app: FastAPI, service: Service) -> None:
     @app.post("/v1/snapshots", tags=["control"])
     async def snapshot(why: Reason | None = None) -> dict[str, Any]:
         """Keep the state as it is now; the oldest leaves the ring if it is full."""
-        return asdict(await _done(service, engine.snapshot((why or Reason()).reason)))
+        taken = await _done(service, engine.snapshot((why or Reason()).reason))
+        return asdict(taken)
 
     @app.get("/v1/snapshots", tags=["control"])
     def snapshots() -> list[dict[str, Any]]:

@@ -86,6 +86,7 @@ class Engine:
         settings: see ``EngineSettings``.
         guard: see ``GuardSettings``.
         listeners: called in the engine's thread after each batch; one that fails is logged and does no harm.
+        on_answers: called in the engine's thread just before answers are handed out.
         on_event: called in the engine's thread with every event of the guard.
         keep_features: whether reports have the features, for those who group samples by likeness.
     """
@@ -98,6 +99,7 @@ class Engine:
         guard: GuardSettings | None = None,
         listeners: Sequence[Listener] = (),
         *,
+        on_answers: Callable[[Sequence[Answer]], None] = lambda _: None,
         on_event: Callable[[Event], None] | None = None,
         keep_features: bool = False,
     ) -> None:
@@ -107,7 +109,7 @@ class Engine:
         self.failures = 0
         self.save_problem: str | None = None
         self.events: deque[Event] = deque(maxlen=100)
-        self._on_event = on_event
+        self._on_answers, self._on_event = on_answers, on_event
         self._went_back = False
         self._guard = self._open_guard(guard)
         if self.settings.frozen:
@@ -251,6 +253,7 @@ class Engine:
             ids = [f"{sample.request.id}-{sample.place}" for sample in batch]
             learning = self._guard.mode in ("learning", "slow")
             answers.extend(answers_of(prediction, ids, self.method.model.spec.class_names, before, learning))
+            self._on_answers(answers)
             _deliver(batch, answers)
             answered_after[0] = time.perf_counter() - started
 

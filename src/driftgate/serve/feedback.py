@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
-from driftgate.serve.answers import UNKNOWN_NAME, BatchReport
+from driftgate.serve.answers import UNKNOWN_NAME, Answer
 from driftgate.types import DriftgateError
 
 
@@ -25,10 +25,10 @@ class Feedback:
         for name in ("known", "known_right", "unknown", "unknown_right"):
             counts.setdefault(name, 0)
 
-    def __call__(self, report: BatchReport) -> None:
-        """Listens to the engine."""
+    def remember(self, answers: Sequence[Answer]) -> None:
+        """Before they are handed out, for whoever has one may judge it at once."""
         with self._lock:
-            self._answers.update((answer.id, answer.name) for answer in report.answers)
+            self._answers.update((answer.id, answer.name) for answer in answers)
             while len(self._answers) > self.size:
                 self._answers.popitem(last=False)
 

@@ -127,7 +127,7 @@ def write_response(request: InferRequest, answers: Sequence[Answer], model_name:
             described["data"] = values
         outputs.append(described)
     version = answers[0].version
-    document = {"model_name": model_name, "model_version": version, "outputs": outputs}
+    document: dict[str, Any] = {"model_name": model_name, "model_version": version, "outputs": outputs}
     document["parameters"] = {"request": answers[0].id.rpartition("-")[0]}
     if request.id is not None:
         document["id"] = request.id

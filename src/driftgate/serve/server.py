@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 from types import FrameType
 
 import uvicorn
@@ -39,9 +40,11 @@ class Server(uvicorn.Server):
         )
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """SIGTERM or SIGINT."""
+        """SIGTERM or SIGINT; a second Ctrl-C waits for nobody. Not raised again at the end, as uvicorn would do it:
+        whoever asked the service to stop gets exit code 0."""
         self.service.stopping.set()
-        super().handle_exit(sig, frame)
+        self.force_exit = self.should_exit and sig == signal.SIGINT
+        self.should_exit = True
 
 
 def run(service: Service, host: str, port: int) -> None:

@@ -11,7 +11,7 @@ from driftgate.guard import Event, GuardSettings
 from driftgate.methods import Method
 from driftgate.serve.audit import AuditLog
 from driftgate.serve.board import Board
-from driftgate.serve.engine import Engine, EngineSettings
+from driftgate.serve.engine import Engine, EngineSettings, Listener
 from driftgate.serve.feedback import Feedback
 from driftgate.serve.gallery import Gallery
 from driftgate.serve.metrics import Metrics
@@ -63,13 +63,14 @@ class Service:
             self.feedback = Feedback(spec.class_names, folder.counts)
             with_gallery = self.settings.keep_images and spec.kind == "images"
             self.gallery = Gallery() if with_gallery else None
-            listeners = [self.board, self.metrics, self.feedback, self.audit]
+            listeners: list[Listener] = [self.board, self.metrics, self.audit]
             self.engine = Engine(
                 method,
                 folder,
                 self.settings.engine,
                 self.settings.guard,
                 listeners if self.gallery is None else [*listeners, self.gallery],
+                on_answers=self.feedback.remember,
                 on_event=self._take_event,
                 keep_features=with_gallery,
             )

@@ -46,8 +46,8 @@ def watch(
 
     Ends with Ctrl-C or SIGTERM, and goes on from --state when it is started again.
     """
-    from driftgate.lab.cli.adapt_images import ended_by_signals
     from driftgate.lab.data.pictures import PictureFolder
+    from driftgate.progress import ended_by_signals
     from driftgate.serve.engine import Engine, EngineSettings
     from driftgate.serve.state_folder import StateFolder
 
