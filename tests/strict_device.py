@@ -86,6 +86,10 @@ class OnStrict(Tensor):
         shell.held = held
         return shell
 
+    def tolist(self) -> Any:
+        """One read for all values, which torch does not offer for a class of one's own."""
+        return self.cpu().tolist()
+
     def __repr__(self, *, tensor_contents: object = None) -> str:
         return f"{self.held!r} on strict"
 

@@ -192,10 +192,10 @@ def run_exported(path: str | Path, to: Format, images: Tensor) -> tuple[Tensor, 
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
         label, probabilities, novelty = session.run(None, {"images": images.numpy()})
         return torch.from_numpy(label), torch.from_numpy(probabilities), torch.from_numpy(novelty)
-    if to == "torchscript":
-        network = torch.jit.load(path)  # type: ignore[no-untyped-call]
-    else:
-        network = torch.export.load(path).module()
+    load: Callable[[Path], Any] = (
+        torch.jit.load if to == "torchscript" else lambda file: torch.export.load(file).module()
+    )
+    network = load(path)
     with torch.no_grad():
         answer: tuple[Tensor, Tensor, Tensor] = network(images)
     return answer

@@ -145,14 +145,15 @@ def steps(
     chosen = {key: golden.settings[key] for key in ("lr", "pseudo_label_weight")}
     made = driftgate.create(method, golden.model(), **(chosen | settings))
     assert isinstance(made, SoftTargetMethod)
-    calls = calls_of(made, "_loss", monkeypatch)
+    calls = calls_of(made, "terms", monkeypatch)
     for step, images in enumerate(golden.batches):
         labels = golden.inputs["labels_given"][step]
         weights = golden.inputs["sample_weights_given"][step] if method == "lead" else None
         made.target_classes = TargetClasses(round(float(golden.inputs["ratio"][step]), 4), 0.5)
         monkeypatch.setattr(made, "_pseudo_label", lambda *_, answer=(labels, weights): answer)
         made.step(images)
-        ((output, lesson), loss) = calls[step]
+        ((output, lesson), losses) = calls[step]
+        loss = torch.stack(list(losses.values())).sum()
         ours = class_or_uniform(labels, golden.num_classes)
         theirs = ours / (ours.sum(dim=1, keepdim=True) + ADDED[method] * ours.amax(dim=1, keepdim=True))
         more = made.settings.pseudo_label_weight * soft_cross_entropy(output.logits, ours - theirs, weights)
