@@ -60,8 +60,6 @@ SOUND: tuple[Callable[[random.Random], Any], ...] = (
     lambda draw: np.ascontiguousarray(_noise(draw).permute(0, 2, 3, 1).numpy()),
     lambda draw: [Image.fromarray(np.zeros((SIZE, SIZE, 3), np.uint8))] * draw.choice([1, 3]),
 )
-NO_BATCHES = (None, 5, 0.5, "x.jpg", b"x", [], {}, (), [None], [[]], {"a": 1}, object(), [1, [2]], ["a"])
-NUMPY_KINDS = ("float16", "int32", "uint16", ">f4", "complex64", "datetime64[s]")
 ODD: tuple[Callable[[random.Random], Any], ...] = (
     _poisoned,
     _poisoned,

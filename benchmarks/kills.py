@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -42,7 +43,7 @@ def small_method(name: str) -> Method:
     model.statistics = SourceStatistics(
         torch.randn(SPLIT.num_source, FEATURES, generator=draw), torch.zeros(FEATURES), torch.eye(FEATURES)
     )
-    wished = {"min_batch": 1, "max_grad_norm": 1.0, "seed": 3}
+    wished: dict[str, Any] = {"min_batch": 1, "max_grad_norm": 1.0, "seed": 3}
     return create(name, model, **{key: wished[key] for key in wished.keys() & available()[name].Settings.model_fields})
 
 

@@ -15,6 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from driftgate.lab.bench import sweep as sweep_module
 from driftgate.lab.bench.plan import make_plan
@@ -45,10 +46,10 @@ def sweep(runs: int, batches: int, out: Path) -> None:
         run(*arguments)
         inside += time.perf_counter() - started
 
-    sweep_module.run = timed
-    started = time.perf_counter()
-    result = run_sweep(plan, out)
-    seconds = time.perf_counter() - started
+    with mock.patch.object(sweep_module, "run", timed):
+        started = time.perf_counter()
+        result = run_sweep(plan, out)
+        seconds = time.perf_counter() - started
     print(f"{len(result.records)} runs, {seconds:.0f} s in one process, {1000 * inside / (runs - 2):.0f} ms a run")
     print(f"outside the runs: {100 * (1 - inside / seconds):.1f} %")
 

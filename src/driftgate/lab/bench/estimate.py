@@ -75,7 +75,8 @@ def total_seconds(expected: Iterable[Expected], workers: int) -> float | None:
 
 def makespan(jobs: Iterable[Job], seconds: Mapping[str, float], workers: int) -> float:
     """When the last of ``jobs`` ends if models are trained first and a run waits for its model, on so many workers."""
-    free, ready = [0.0] * max(1, workers), {}
+    free = [0.0] * max(1, workers)
+    ready: dict[str, float] = {}
     for job in sorted(jobs, key=lambda job: not isinstance(job, ModelJob)):
         start = heapq.heappop(free)
         if isinstance(job, RunJob):

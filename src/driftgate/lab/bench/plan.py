@@ -172,9 +172,9 @@ class _Planner:
                 "per_class": per_class,
             }
         )
-        parts = [source, f"{num_classes}-classes", *([f"seed{own_seed}"] if suite.source_per_seed else [])]
+        words = [source, f"{num_classes}-classes", *([f"seed{own_seed}"] if suite.source_per_seed else [])]
         return ModelJob(
-            id=make_id(parts, digest),
+            id=make_id(words, digest),
             digest=digest,
             data=suite.data,
             root=None if self.root is None else str(self.root),

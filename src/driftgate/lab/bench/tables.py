@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -219,11 +219,11 @@ def score_cube(rows: Groups, parts: Sequence[Column], seeds: Sequence[int], valu
     return cube
 
 
-def _column(cube: Array, seeds: Sequence[int]) -> list[dict[str, float]]:
+def _column(cube: Array, seeds: Sequence[int]) -> list[dict[str, Any]]:
     """The numbers of a column of cells out of (rows, parts, seeds)."""
     there = np.isfinite(cube)
     runs = there.sum(axis=(1, 2))
-    full = there.any(axis=2).all(axis=1)
+    full = np.all(there.any(axis=2), axis=1)
     common = common_means(cube)
     ranks = rank(pd.Series([common.get(row, Summary(0, math.nan)).mean for row in range(len(cube))]))
     found = []
@@ -265,7 +265,7 @@ def common_means(cube: Array) -> dict[int, Summary]:
     rows = [row for row in range(len(cube)) if cube.shape[1] and there[row].any(axis=1).all()]
     while rows:
         shared = there[rows].all(axis=0)
-        if shared.any(axis=1).all():
+        if np.any(shared, axis=1).all():
             return {row: mean_summary(np.where(shared, cube[row], math.nan)) for row in rows}
         rows.remove(min(rows, key=lambda row: (there[row].sum(), -row)))
     return {}

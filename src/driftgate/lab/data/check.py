@@ -247,8 +247,8 @@ def _warnings(data: DataSet, domains: dict[str, Domain]) -> list[str]:
         found.append(
             f"there is one class only, {data.class_names[0]!r}; expected <domain>/<class>/<image>, look at --root."
         )
-    for domain in domains.values():
-        for index, name in enumerate(data.class_names if isinstance(domain, FileDomain) else ()):
+    for domain in (domain for domain in domains.values() if isinstance(domain, FileDomain)):
+        for index, name in enumerate(data.class_names):
             places = (domain.classes == index).nonzero().flatten().tolist()
             inside = {_folder_below(domain.path(place), name) for place in places}
             if len(inside) > 1 and None not in inside:

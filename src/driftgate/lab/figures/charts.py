@@ -133,7 +133,7 @@ def cost(costs: pd.DataFrame, value: str, title: str, axis: str, unit: Callable[
     front = points.score > points.score.cummax().shift(fill_value=-math.inf)
     with styled():
         figure, axes = new_figure()
-        dashed = {"where": "post", "color": FAINT, "linewidth": 1.2, "linestyle": (0, (4, 3))}
+        dashed: dict[str, Any] = {"where": "post", "color": FAINT, "linewidth": 1.2, "linestyle": (0, (4, 3))}
         axes.step(places[front], points.score[front], **dashed)
         for method, point in points.iterrows():
             if point.half > 0:
@@ -212,7 +212,13 @@ def study_panel(axes: Axes, runs: pd.DataFrame, default: str | None = None) -> N
         shown = lines[(lines["shift"] == shift) & lines["mean"].notna()]
         offset = 0.0 if numeric else 0.16 * (place - (len(shifts) - 1) / 2)
         half = ((shown.high_95 - shown.low_95) / 2).fillna(0.0)
-        bars = {"color": shift_color(shift), "elinewidth": 1.0, "marker": "o", "markersize": 6, "linewidth": 2.0}
+        bars: dict[str, Any] = {
+            "color": shift_color(shift),
+            "elinewidth": 1.0,
+            "marker": "o",
+            "markersize": 6,
+            "linewidth": 2.0,
+        }
         across = [names.index(name) + offset for name in shown.row]
         axes.errorbar(across, shown["mean"], yerr=half, linestyle="-" if numeric else "none", label=shift, **bars)
     axes.set_xlim(-0.5, len(labels) - 0.5)
@@ -253,7 +259,12 @@ def shares(points: pd.DataFrame, value: str = "score") -> Figure:
             if value == "score":
                 axes.plot(place[~joined], group.score[~joined], **look(method, marker="o", markerfacecolor=GROUND))
                 if steady.method.nunique() <= FEW_METHODS or method == OWN_METHOD:
-                    band = {"color": method_color(method), "alpha": 0.12, "linewidth": 0, "gid": f"method:{method}"}
+                    band: dict[str, Any] = {
+                        "color": method_color(method),
+                        "alpha": 0.12,
+                        "linewidth": 0,
+                        "gid": f"method:{method}",
+                    }
                     axes.fill_between(place[joined], group.low[joined], group.high[joined], **band)
             elif group.estimated.notna().any():
                 dotted = {"marker": "D", "markerfacecolor": GROUND, "linestyle": (0, (1, 1.6))}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -158,7 +158,7 @@ def _running_panel(axes: Axes, runs: pd.DataFrame, shift: str, *, first: bool) -
     """
     ends: list[tuple[float, str]] = []
     last = 0.0
-    circle = {"markerfacecolor": "white", "markersize": 4.5, "markeredgewidth": 1.4}
+    circle: dict[str, Any] = {"markerfacecolor": "white", "markersize": 4.5, "markeredgewidth": 1.4}
     for method, group in by_method(runs).items():
         found = [curve for row in group.curves if len(curve := row["running_score"])]
         if not found:
@@ -244,7 +244,8 @@ def _feature_panel(axes: Axes, view: FeatureView, title: str) -> None:
         color = _class_color(index) if index in present else SOFT
         _ellipse(axes, view.means[index], view.covariances[index], color, dashed=index not in present)
         if index in present:
-            text = axes.text(*view.means[index].tolist(), name, color=color, fontsize=15, fontweight="bold")
+            x, y = view.means[index].tolist()
+            text = axes.text(x, y, name, color=color, fontsize=15, fontweight="bold")
             text.set(ha="center", va="center", path_effects=[patheffects.withStroke(linewidth=3, foreground="white")])
     axes.text(0.02, 0.02, "unknown", color=UNKNOWN_COLOR, fontsize=8, fontweight="bold", transform=axes.transAxes)
     axes.set_title(title)
@@ -286,7 +287,7 @@ def memory(marked: Sequence[int] = (9, 200, 345)) -> Figure:
             axes.text(classes[-1] * 1.01, share[-1], name, color=color, fontsize=8.5, fontweight="bold", va="center")
             # Near 0 the two curves, and their labels, would lie on each other.
             for count in (count for count in marked if share[count - 1] > READABLE_SHARE):
-                where = {"xytext": (0, offset), "textcoords": "offset points", "ha": "center"}
+                where: dict[str, Any] = {"xytext": (0, offset), "textcoords": "offset points", "ha": "center"}
                 axes.annotate(f"{share[count - 1]:.2g} %", (count, share[count - 1]), color=color, fontsize=8, **where)
         axes.set_title("Memory of the mixture")
         axes.set_xlim(0, classes[-1] * 1.3)

@@ -209,7 +209,7 @@ def _classes(suite: Results) -> Section:
 
 
 def _studies(suite: Results) -> Section | None:
-    drawings, tables, said = [], [], []
+    drawings, tables = [], []
     for study, runs in suite.studies.items():
         title = study_title(study)
         figure = figures.study(runs, title, _default_variant(suite, runs))
@@ -221,10 +221,8 @@ def _studies(suite: Results) -> Section | None:
         )
         drawings.append(Drawing(f"{file_name(suite.name)}-{file_name(study)}", figure, f"{WORDS['study']} {paper}"))
         tables.append(study_table(suite, study))
-        said += tables[-1].notes
-    return (
-        Section("studies", "Ablations", "", drawings, tables, outro=" ".join(dict.fromkeys(said))) if tables else None
-    )
+    notes = dict.fromkeys(note for table in tables for note in table.notes)
+    return Section("studies", "Ablations", "", drawings, tables, outro=" ".join(notes)) if tables else None
 
 
 def _default_variant(suite: Results, runs: pd.DataFrame) -> str | None:
