@@ -224,6 +224,10 @@ def _write_onnx(frozen: Frozen, example: Tensor, path: Path, metadata: dict[str,
     write_atomically(path, lambda temporary: onnx.save(model, temporary))
 
 
+def _load_script(path: Path) -> Any:
+    return torch.jit.load(path)  # type: ignore[no-untyped-call]
+
+
 def _write_torchscript(frozen: Frozen, example: Tensor, path: Path, metadata: dict[str, Any]) -> None:
     with _quiet():
         traced = torch.jit.trace(frozen, (example,), check_trace=False)  # type: ignore[no-untyped-call]
