@@ -192,10 +192,7 @@ def run_exported(path: str | Path, to: Format, images: Tensor) -> tuple[Tensor, 
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
         label, probabilities, novelty = session.run(None, {"images": images.numpy()})
         return torch.from_numpy(label), torch.from_numpy(probabilities), torch.from_numpy(novelty)
-    load: Callable[[Path], Any] = (
-        torch.jit.load if to == "torchscript" else lambda file: torch.export.load(file).module()
-    )
-    network = load(path)
+    network: Any = torch.export.load(path).module() if to == "torch" else _load_script(path)
     with torch.no_grad():
         answer: tuple[Tensor, Tensor, Tensor] = network(images)
     return answer
@@ -224,7 +221,7 @@ def _write_onnx(frozen: Frozen, example: Tensor, path: Path, metadata: dict[str,
     write_atomically(path, lambda temporary: onnx.save(model, temporary))
 
 
-def _load_script(path: Path) -> Any:
+def _load_script(path: str | Path) -> Any:
     return torch.jit.load(path)  # type: ignore[no-untyped-call]
 
 

@@ -113,6 +113,7 @@ def test_a_forgotten_move_is_noticed() -> None:
 def test_gmm_reads_at_most_three_times_a_step(settings: dict[str, str]) -> None:
     """The batch's range, if it lies there already; what the step must know of the batch; the length of the gradient."""
     method = driftgate.create("gmm", small_model(), device=OTHER, **settings)
+    method.step(images_of(32, 99))  # once, the first batch tells which statistics are steadier: two reads more
     for seed in range(15):
         strict_device.reads.clear()
         method.step(images_of(32, seed))

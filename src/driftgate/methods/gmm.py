@@ -319,7 +319,8 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
             believed = logs.gather(1, labels.clamp_min(0)[:, None])[:, 0].exp()
             vetoed = (labels >= 0) & (believed <= self.settings.veto_below)
         if self.settings.doubt_above > 0:
-            vetoed = vetoed | ((labels == UNKNOWN) & (entropy(logs) <= self.settings.doubt_above))
+            sure = (entropy(logs) <= self.settings.doubt_above).to(labels.device)
+            vetoed = vetoed | ((labels == UNKNOWN) & sure)
         return vetoed
 
     @property
