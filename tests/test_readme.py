@@ -62,7 +62,7 @@ def test_the_snippets_of_the_first_page_and_of_a_method_of_ones_own_run() -> Non
         exec(definition, given)
         exec(use, given)
     finally:
-        base._REGISTRY.pop("margin", None)  # the contract tests take whatever is registered
+        base.KNOWN.pop("margin", None)  # the contract tests take whatever is registered
     assert given["method"].name == "margin" and len(given["out"]) == 64
 
 

@@ -11,7 +11,10 @@ SKLEARN = ("sklearn", "threadpoolctl")
 EXTRAS: dict[str, tuple[str, ...]] = {
     "sklearn": SKLEARN,
     "serve": ("fastapi", "uvicorn", "prometheus_client", "python_multipart", "PIL", "filelock"),
-    "lab": (*SKLEARN, "scipy", "matplotlib", "PIL", "jinja2", "joblib", "filelock", "yaml", "rich", "typer"),
+    "lab": (
+        *(*SKLEARN, "scipy", "pandas", "statsmodels", "matplotlib", "adjustText", "PIL", "jinja2", "joblib"),
+        *("filelock", "yaml", "rich", "typer"),
+    ),
     "export": ("onnx", "onnxscript", "onnxruntime"),
     "tensorboard": ("tensorboard",),
     "mlflow": ("mlflow",),

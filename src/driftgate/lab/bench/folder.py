@@ -204,10 +204,17 @@ def json_files(folder: Path) -> list[Path]:
     return sorted(file for file in folder.glob("*.json") if not file.name.startswith("."))
 
 
+def _int64(digits: str) -> int:
+    number = int(digits)
+    if not -(2**63) <= number < 2**63:
+        raise ValueError(f"a number of {len(digits)} digits is in it")
+    return number
+
+
 def load_object(file: Path) -> dict[str, Any]:
     """The JSON object in a file; OSError or ValueError if there is none."""
     try:
-        document = json.loads(file.read_bytes())
+        document = json.loads(file.read_bytes(), parse_int=_int64)
     except RecursionError as error:
         raise ValueError("it is nested too deep") from error
     if not isinstance(document, dict):
