@@ -61,6 +61,9 @@ COMET = "tests/methods/test_comet.py tests/golden/test_golden_comet.py"
 TESTS: dict[str, tuple[str, ...]] = {
     "losses/affinity.py": ("tests/losses/test_soft_targets.py",),
     "memory/blocks.py": ("tests/memory/test_blocks.py", "tests/memory/test_gmm.py"),
+    "memory/factors.py": ("tests/memory/test_gmm.py", "tests/memory/test_gmm_tied.py", GMM),
+    "memory/frozen.py": ("tests/test_export.py",),
+    "memory/packed.py": ("tests/memory/test_gmm.py", "tests/memory/test_gmm_tied.py"),
     "memory/gmm.py": (
         "tests/memory/test_gmm.py tests/memory/test_gmm_properties.py tests/memory/test_gmm_size.py",
         "tests/memory/test_gmm_tied.py",
@@ -78,12 +81,16 @@ TESTS: dict[str, tuple[str, ...]] = {
     "methods/glc.py": (GLC, contract("glc")),
     "methods/glc_plus.py": (GLC, contract("glc++")),
     "methods/gmm.py": (GMM, "tests/golden/test_golden_gmm.py", contract("gmm")),
+    "methods/gmm_settings.py": (GMM, "tests/golden/test_golden_gmm.py"),
     "methods/gmm_comet.py": (
         "tests/methods/test_gmm_comet.py tests/golden/test_golden_gmm_comet.py",
         contract("gmm-comet"),
     ),
     "methods/gradient.py": (GMM, "tests/methods/test_tent.py", contract("gmm")),
     "methods/lead.py": ("tests/methods/test_lead.py tests/golden/test_golden_glc_lead.py", contract("lead")),
+    "methods/look.py": ("tests/methods/test_registry.py",),
+    "methods/loss_scale.py": ("tests/methods/test_optimizer.py",),
+    "methods/one_step.py": ("tests/methods/test_tent.py", SHOT, contract("tent")),
     "methods/one_vs_all.py": (GLC,),
     "methods/owttt.py": ("tests/methods/test_owttt.py tests/golden/test_golden_owttt.py", contract("owttt")),
     "methods/persistence.py": (contract("tent", "adacontrast"), "tests/test_stream.py"),
@@ -93,6 +100,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "methods/source_only.py": ("tests/methods/test_tent.py", contract("source-only")),
     "methods/tent.py": ("tests/methods/test_tent.py tests/golden/test_golden_tent.py", contract("tent")),
     "models/passes.py": ("tests/models/test_passes.py -k 'not resnet50'", contract("gmm")),
+    "novelty/rejection.py": ("tests/methods/test_tent.py", contract("source-only")),
     "novelty/gate.py": ("tests/novelty/test_gate.py", "tests/methods/test_gmm_method.py", contract("gmm")),
 }
 """Tests of a file, in the order they are tried, each line one call of pytest; the mirrored file for those not named."""

@@ -314,7 +314,7 @@ def test_progress_outlives_results_that_could_not_be_saved(
     assert (tmp_path / "run" / "progress.safetensors").exists()
     for command in (adapt, pretrain):
         assert run(*command, "--resume").exit_code == 0
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "run", "saved"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "model.md", "run", "saved"]
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["record.json"]
 
 

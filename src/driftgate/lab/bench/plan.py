@@ -25,6 +25,9 @@ from driftgate.types import DriftgateError
 QUICK_PER_CLASS = 40
 """Source images of each class in a quick training, which has one epoch."""
 
+AS_EVER = {"precision": "float32", "optimizer": "sgd"}
+"""Settings that say what every version did before there was a choice: at these values they make no other run."""
+
 
 class Plan(NamedTuple):
     """All jobs of a suite; the models come first, each once."""
@@ -212,7 +215,7 @@ class _Planner:
                 "images": _images(self.data, pair.targets),
                 "split": f"{split} {order}",
                 "method": entry.name,
-                "settings": settings,
+                "settings": {name: value for name, value in settings.items() if AS_EVER.get(name) != value},
                 "seed": seed,
                 "batch_size": batch_size,
                 "drop_last": suite.drop_last,

@@ -160,7 +160,11 @@ class Suite(BaseModel):
             near = difflib.get_close_matches(missing[0], available(), n=1)
             raise DriftgateError(
                 f"Expected methods out of {', '.join(available())} but suite {self.name} has {', '.join(missing)}; "
-                + (f"did you mean {near[0]}?" if near else "choose with --methods.")
+                + (
+                    f"did you mean {near[0]}?"
+                    if near
+                    else "choose with --methods, or make one of your own known with --import my_module."
+                )
             )
         for entry in self.methods:
             entry.resolve(self.data, 0)
