@@ -40,6 +40,7 @@ def serve(
     preset: options.Preset = None,
     settings: options.Settings = None,
     imports: options.Imports = None,
+    device: options.Device = "auto",
     state: State = None,
     demo: Annotated[bool, typer.Option("--demo", help="Serve digits, with a stream that plays itself.")] = False,
     host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
@@ -107,6 +108,7 @@ def serve(
                 network=network,
                 class_names=class_names,
                 network_size=network_size,
+                device=device,
             )
             service = Service(choice.create(choice.open_model()), folder, chosen)
         tell_start(service.engine.folder)
@@ -126,6 +128,7 @@ def make_choice(
     network: str | None,
     class_names: str | None,
     network_size: int | None,
+    device: str,
 ) -> Choice:
     """What the options say about method and model."""
     from driftgate.lab.cli.experiment import Choice, parse_settings
@@ -134,7 +137,7 @@ def make_choice(
     for module in imports or []:
         import_module(module)
     chosen = parse_settings(settings or [])
-    choice = Choice(method, preset, chosen, model, network, class_names, network_size)
+    choice = Choice(method, preset, chosen, model, network, class_names, network_size, device)
     choice.check()  # a misspelt setting should not wait for the model to load
     return choice
 

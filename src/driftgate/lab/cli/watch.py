@@ -30,6 +30,7 @@ def watch(
     preset: options.Preset = None,
     settings: options.Settings = None,
     imports: options.Imports = None,
+    device: options.Device = "auto",
     state: State = None,
     out: Annotated[
         Path | None,
@@ -60,6 +61,7 @@ def watch(
         network=network,
         class_names=class_names,
         network_size=network_size,
+        device=device,
     )
     fresh = choice.create(choice.open_model())
     with ExitStack() as stack:
