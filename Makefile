@@ -52,7 +52,7 @@ test-device: setup
 
 test-timm: $(STAMP_TIMM)
 	$(BIN_TIMM)/python -m pip install -q --no-deps --no-build-isolation -e .
-	$(BIN_TIMM)/python -m pytest -m timm
+	$(BIN_TIMM)/python -m pytest -m timm tests/test_timm.py
 
 lint: setup
 	$(BIN)/ruff check .

@@ -6,6 +6,7 @@ Skipped where there is no Chromium.
 from __future__ import annotations
 
 import shutil
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -84,8 +85,9 @@ def test_numbers_move_and_nothing_sticks_out(
     expect(page.locator("#facts")).not_to_have_text(before, timeout=10_000)
     expect(page.locator("#share")).to_contain_text("%", timeout=10_000)
     for chart in ("#share-chart", "#novelty-chart", "#time-chart"):
-        box = page.locator(f"{chart} svg").bounding_box()
-        assert box is not None and box["width"] > 100 and box["height"] > 100
+        # In one look, for the drawing is replaced several times a second.
+        size = f"document.querySelector('{chart} svg')?.getBoundingClientRect()"
+        page.wait_for_function(f"Math.min({size}?.width, {size}?.height) > 100", timeout=10_000)
     assert page.locator("#classes li").count() == 4
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -149,8 +151,8 @@ def test_an_alarm_shows_and_a_way_back_works(browser: Browser, played: tuple[str
     page.get_by_role("button", name="Go back", exact=True).last.click()
     expect(page.locator("#events .rollback").first).to_contain_text("asked for on the page", timeout=10_000)
     assert player.service.engine.version.partition(".")[0] > version.partition(".")[0]
-    page.locator("#freeze").click()
-    expect(page.locator("#mode")).to_have_text("learning", timeout=10_000)
+    # From there it learns again by itself, slowly at first, once the stream is calm.
+    expect(page.locator("#mode")).to_have_text(re.compile("^learning"), timeout=30_000)
     assert errors == []
     page.context.close()
 
