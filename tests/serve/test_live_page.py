@@ -5,8 +5,8 @@ Skipped where there is no Chromium.
 
 from __future__ import annotations
 
-import shutil
 import re
+import shutil
 import threading
 import time
 from collections.abc import Iterator
