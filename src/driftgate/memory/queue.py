@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import torch
 from torch import Tensor
+from typing_extensions import Self
 
 from driftgate.state import State
 from driftgate.types import DriftgateError

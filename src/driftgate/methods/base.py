@@ -8,11 +8,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
+from typing_extensions import Self
 
 from driftgate.checkpoint import write_checkpoint
 from driftgate.export import EntropyJudge, ExportReport, Format, Frozen, export

@@ -4,9 +4,10 @@ One step: forward, update the mixture with the predictions (Eqs. 1-3), score eac
 likelihoods (Eq. 4), pseudo-label through the gate, predict, then learn from the batch and one augmented view of it by
 the contrastive (Eq. 5) and the KL divergence loss (Eq. 6).
 
-The default keeps the network from harm where the paper trusts the stream: only the norm layers of a pretrained network
-learn; batch norm uses the statistics it was trained with; a class label needs the consent of the classifier as it was
-trained; a batch unlike all before it is predicted but teaches nothing; and a few samples wait until they are enough.
+The default keeps the network from harm where the paper trusts the stream: of a pretrained network the backbone alone
+learns, slowly; batch norm uses the statistics it was trained with; a label, class or unknown, needs the consent of the
+classifier as it was trained; a batch unlike all before it is predicted but teaches nothing; and a few samples wait
+until they are enough.
 """
 
 from __future__ import annotations
@@ -253,7 +254,6 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
         scores = output.logits.detach().softmax(dim=1)
         mixture, height = self.mixture.clone(), largest(*output, reduced, *beside)
         sound = mixture.update_unseen(reduced, scores)
-        judged = self.settings.skip_unusual and shift is not None
         for retry in (False, True):
             gate, calm = self.gate.clone(), self.calm.clone()
             evaluation, failed = mixture.evaluate_unseen(reduced, prior=self.settings.class_prior, retry=retry)
@@ -261,7 +261,7 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
             novelty = self._novelty(output, reduced, mixture, evaluation)
             gate.take_in(novelty)
             usual = torch.ones_like(sound)
-            if judged and shift is not None:
+            if self.settings.skip_unusual and shift is not None:
                 usual = calm.take_in(evaluation.log_likelihood, scores, output.features, shift)
             told = torch.stack([exact(value) for value in (height, sound, failed, usual, *gate.cuts)]).tolist()
             self._check_largest(told[0])

@@ -7,11 +7,12 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import reduce
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
+from typing_extensions import Self
 
 from driftgate.checkpoint import under_prefix, with_prefix
 from driftgate.methods.base import Method, MethodSettings

@@ -6,11 +6,12 @@ import platform
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
+from typing_extensions import Self
 
 from driftgate.checkpoint import foreign_content, read_checkpoint, under_prefix, with_prefix, write_checkpoint
 from driftgate.models.backbones import UNTRAINED, build_backbone

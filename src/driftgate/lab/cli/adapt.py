@@ -92,22 +92,22 @@ def adapt(
     and memory. With --images nobody has labels: --predictions gets a row a picture, and the record tells shares and
     losses.
     """
-    from driftgate.lab.cli.experiment import Choice, parse_settings, writable_file, writable_folder
-    from driftgate.plugins import import_module
+    from driftgate.lab.cli.experiment import make_choice
+    from driftgate.lab.files import writable_file, writable_folder
 
-    for name in imports or []:
-        import_module(name)
-    choice = Choice(
-        method,
-        preset,
-        {"seed": seed, **({"precision": precision} if precision else {}), **parse_settings(settings or [])},
-        file=model,
+    choice = make_choice(
+        method=method,
+        preset=preset,
+        settings=settings,
+        imports=imports,
+        model=model,
         network=network,
         class_names=class_names,
-        input_size=network_size,
+        network_size=network_size,
         device=device,
+        seed=seed,
+        **({"precision": precision} if precision else {}),
     )
-    choice.check()  # a misspelt setting should not wait for the model to load
     if save is not None:
         writable_file(save)
     if images is not None:

@@ -12,16 +12,15 @@ from driftgate.guard import Guard
 from driftgate.lab.cli.console import kibibytes, make_table, note, output, percent, print_json, progress_bars
 from driftgate.lab.cli.experiment import (
     Choice,
-    file_sha256,
     open_split,
     progress_file,
     resumable,
     source_class_names,
     split_names,
-    writable_folder,
 )
 from driftgate.lab.data.orders import StreamShare
 from driftgate.lab.data.streams import DomainStream
+from driftgate.lab.files import file_sha256, writable_folder
 from driftgate.loggers import make_logger
 from driftgate.models import SourceModel
 from driftgate.stream import LONG_STREAM, run_stream

@@ -15,15 +15,13 @@ from driftgate.files import only_writer
 from driftgate.lab.cli.console import note
 from driftgate.lab.cli.own_network import open_model
 from driftgate.lab.data.datasets import DataSet, open_dataset
-from driftgate.lab.files import file_sha256, writable_file, writable_folder
 from driftgate.methods import Method, create, resolve_settings
 from driftgate.methods.registry import check_device
 from driftgate.models import SourceModel
+from driftgate.plugins import import_module
 from driftgate.progress import remove_progress
 from driftgate.shifts import ClassOrder, ClassSplit
 from driftgate.types import DriftgateError
-
-__all__ = ["file_sha256", "writable_file", "writable_folder"]
 
 
 @dataclass(frozen=True)
@@ -62,6 +60,28 @@ class Choice:
     def create(self, model: SourceModel) -> Method:
         """The method around ``model``."""
         return create(self.method, model, preset=self.preset, **self.settings)
+
+
+def make_choice(
+    *,
+    method: str,
+    preset: str | None,
+    settings: list[str] | None,
+    imports: list[str] | None,
+    model: Path | None,
+    network: str | None,
+    class_names: str | None,
+    network_size: int | None,
+    device: str,
+    **more: Any,
+) -> Choice:
+    """What the options say about method and model; ``more`` are settings that have options of their own."""
+    for module in imports or []:
+        import_module(module)
+    chosen = {**more, **parse_settings(settings or [])}
+    choice = Choice(method, preset, chosen, model, network, class_names, network_size, device)
+    choice.check()  # a misspelt setting should not wait for the model to load
+    return choice
 
 
 def choose_device(name: str) -> torch.device:

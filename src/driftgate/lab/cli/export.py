@@ -36,7 +36,7 @@ def export(
     the batch is written with the running statistics that followed the stream.
     """
     from driftgate.export import SUFFIXES
-    from driftgate.lab.cli.experiment import writable_file
+    from driftgate.lab.files import writable_file
     from driftgate.methods import load_method
     from driftgate.types import DriftgateError
 

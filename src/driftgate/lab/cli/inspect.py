@@ -110,7 +110,7 @@ def memory(
     the peak memory of whole steps, each method in a process of its own; the ResNet-50 takes up to 13 GB and minutes.
     """
     from driftgate.lab.bench.footprint import compare
-    from driftgate.lab.cli.experiment import writable_file
+    from driftgate.lab.files import writable_file
 
     counts = _counts(classes)
     if measure:

@@ -30,7 +30,7 @@ def report(
     The page is one file that needs no network. It also works while a sweep is still going on: what is missing is left
     out and said so.
     """
-    from driftgate.lab.cli.experiment import writable_folder
+    from driftgate.lab.files import writable_folder
     from driftgate.lab.report.page import write_report
 
     target = out or folders[0] / "report"

@@ -14,7 +14,6 @@ from driftgate.lab.cli.app import app
 from driftgate.lab.cli.console import note
 
 if TYPE_CHECKING:
-    from driftgate.lab.cli.experiment import Choice
     from driftgate.serve.service import Service, ServiceSettings
     from driftgate.serve.state_folder import StateFolder
 
@@ -69,6 +68,7 @@ def serve(
     from driftgate.extras import require
 
     require("serve", "driftgate serve")
+    from driftgate.lab.cli.experiment import make_choice
     from driftgate.serve.engine import EngineSettings
     from driftgate.serve.safety import read_keys
     from driftgate.serve.server import run
@@ -116,30 +116,6 @@ def serve(
             note("Nothing of this is kept; --state DIR would.")
         note(f"Version {service.engine.version} of {method} at http://{host}:{port}/")
         run(service, host, port)
-
-
-def make_choice(
-    *,
-    method: str,
-    preset: str | None,
-    settings: list[str] | None,
-    imports: list[str] | None,
-    model: Path | None,
-    network: str | None,
-    class_names: str | None,
-    network_size: int | None,
-    device: str,
-) -> Choice:
-    """What the options say about method and model."""
-    from driftgate.lab.cli.experiment import Choice, parse_settings
-    from driftgate.plugins import import_module
-
-    for module in imports or []:
-        import_module(module)
-    chosen = parse_settings(settings or [])
-    choice = Choice(method, preset, chosen, model, network, class_names, network_size, device)
-    choice.check()  # a misspelt setting should not wait for the model to load
-    return choice
 
 
 def tell_start(folder: StateFolder) -> None:

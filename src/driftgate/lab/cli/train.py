@@ -71,8 +71,8 @@ def pretrain(
         resumable,
         source_class_names,
         split_names,
-        writable_file,
     )
+    from driftgate.lab.files import writable_file
     from driftgate.lab.model_card import write_card
     from driftgate.lab.pretrain import PretrainSettings, estimate
     from driftgate.lab.pretrain import pretrain as train
@@ -183,7 +183,8 @@ def import_checkpoint(
     The file holds no class names; without --class-names or --data they are called class 0, class 1 and so on, and
     adapt will refuse data sets that call them otherwise.
     """
-    from driftgate.lab.cli.experiment import open_split, source_class_names, writable_file
+    from driftgate.lab.cli.experiment import open_split, source_class_names
+    from driftgate.lab.files import writable_file
     from driftgate.lab.model_card import write_card
     from driftgate.models.import_checkpoint import import_checkpoint as read
     from driftgate.types import DriftgateError

@@ -13,7 +13,7 @@ import typer
 from driftgate.lab.cli import options
 from driftgate.lab.cli.app import app
 from driftgate.lab.cli.console import note
-from driftgate.lab.cli.serve import SaveEvery, State, make_choice, tell_start
+from driftgate.lab.cli.serve import SaveEvery, State, tell_start
 
 
 @app.command(
@@ -47,6 +47,7 @@ def watch(
 
     Ends with Ctrl-C or SIGTERM, and goes on from --state when it is started again.
     """
+    from driftgate.lab.cli.experiment import make_choice
     from driftgate.lab.data.pictures import PictureFolder
     from driftgate.progress import ended_by_signals
     from driftgate.serve.engine import Engine, EngineSettings
