@@ -176,8 +176,9 @@ def assert_same(found: Outcome, expected: Outcome) -> None:
     for step, (one, two) in enumerate(zip(found[0], expected[0], strict=True)):
         assert one.labels == two.labels, f"labels of step {step}"
         assert one.pseudo_labels == two.pseudo_labels, f"pseudo-labels of step {step}"
-        assert one.thresholds == pytest.approx(two.thresholds, rel=1e-3, abs=1e-6), f"thresholds of step {step}"
-        assert one.novelty == pytest.approx(two.novelty, rel=1e-3, abs=1e-6), f"novelty of step {step}"
+        # Three steps carry float32's rounding along, and processors round differently: 2e-5 was seen between two.
+        assert one.thresholds == pytest.approx(two.thresholds, rel=1e-3, abs=1e-4), f"thresholds of step {step}"
+        assert one.novelty == pytest.approx(two.novelty, rel=1e-3, abs=1e-4), f"novelty of step {step}"
         assert torch.allclose(one.scores, two.scores, atol=1e-4), f"scores of step {step}"
     assert found[1].keys() == expected[1].keys()
     for name, value in expected[1].items():
