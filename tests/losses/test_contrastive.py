@@ -195,3 +195,14 @@ def test_moving_a_known_sample_to_its_class_lowers_the_loss() -> None:
             for x in (together, apart)
         )
         assert near < far
+
+
+@pytest.mark.parametrize("length", [1e-5, 2e-6])
+def test_the_length_of_means_and_features_makes_no_difference(length: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    reduced, means = torch.randn(10, 4, generator=generator), torch.randn(3, 4, generator=generator)
+    labels = torch.tensor(LABELS["mixed"])
+    expected = contrastive_loss(reduced, labels, means)
+    shortest = length / torch.cat([reduced, means]).norm(dim=1).min()
+    assert torch.allclose(contrastive_loss(shortest * reduced, labels, means), expected, rtol=1e-5)
+    assert torch.allclose(contrastive_loss(reduced, labels, shortest * means), expected, rtol=1e-5)

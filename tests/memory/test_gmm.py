@@ -416,3 +416,10 @@ def test_repetition_is_bit_for_bit_on_any_number_of_threads(threads: int, covari
     assert torch.equal(found[1], again[1])
     torch.testing.assert_close(found[0], expected[0], rtol=1e-6, atol=0.0)
     torch.testing.assert_close(found[1], expected[1], rtol=1e-9, atol=0.0)
+
+
+def test_a_prior_that_could_learn_is_taken_as_numbers() -> None:
+    means, covariances = torch.zeros(2, 3, requires_grad=True), torch.eye(3).repeat(2, 1, 1).requires_grad_()
+    mixture = StreamingGMM(2, 3)
+    mixture.set_prior(means, covariances, torch.ones(2, requires_grad=True))
+    assert not any(part.requires_grad for part in mixture.buffers())

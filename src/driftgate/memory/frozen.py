@@ -42,7 +42,7 @@ class FrozenMixture(nn.Module):
 
     def forward(self, features: Tensor) -> MixtureEvaluation:
         """(N, R) -> log-likelihoods, tempered, and squared Mahalanobis distances, (N, C) each."""
-        apart = features.double()[:, None] - self.means
+        apart = features[:, None] - self.means  # float64, as the means are
         whitened = (self.inverse_factors @ apart[..., None])[..., 0]
         squared = whitened.square().sum(dim=2)
         log_likelihood = (self.offsets - 0.5 * squared) / self.temperature
