@@ -66,6 +66,7 @@ class PretrainSettings(BaseModel):
         backbone_norm: ``batch`` lets batch norm of the backbone follow the source data, as the published recipes do;
             ``running`` keeps the pretrained statistics, for domains of a few hundred images.
         held_out: share of each source class kept out of training to measure accuracy on.
+        precision: what the backbone computes in; bfloat16 halves the time where the processor has it.
         seed: of the order, the crops and dropout.
     """
 
@@ -81,6 +82,7 @@ class PretrainSettings(BaseModel):
     backbone_lr_scale: float | None = Field(default=None, ge=0.0)
     backbone_norm: Literal["batch", "running"] = "batch"
     held_out: float = Field(default=0.0, ge=0.0, lt=1.0)
+    precision: Literal["float32", "bfloat16"] = "float32"
     seed: int = 0
 
     @classmethod
@@ -160,6 +162,7 @@ def pretrain(
         checkpoint_every: seconds between two checkpoints; 0 for one after each step.
     """
     model.spec = model.spec.model_copy(update={"backbone_norm": settings.backbone_norm})
+    model.set_precision(settings.precision)
     samples = _samples(model, domain, split, settings, workers=workers, strict=strict)
     training = Training(model, settings, settings.epochs * samples.steps_per_epoch)
     fingerprint = _fingerprint(model, samples, split, settings)
@@ -196,6 +199,7 @@ def pretrain(
         seconds=time.perf_counter() - started,
         skipped=samples.skipped,
     )
+    model.set_precision("float32")  # whoever uses it says anew what it computes in
     logger.info("source training: %s", report)
     return report
 
@@ -212,6 +216,7 @@ def estimate(
     """Seconds that ``pretrain`` would take: from two real steps, after which the model is as it was before."""
     samples = _samples(model, domain, split, settings, workers=workers, strict=strict)
     before = {name: value.clone() for name, value in model.state_dict().items()}
+    model.set_precision(settings.precision)
     training = Training(model, settings, settings.epochs * samples.steps_per_epoch)
     moments = [time.perf_counter()]
     try:
@@ -223,6 +228,7 @@ def estimate(
             moments.append(time.perf_counter())
     finally:
         model.eval()
+        model.set_precision("float32")
         model.load_state_dict(before)
     if len(moments) < 3:
         raise DriftgateError("Expected readable source images but not one batch could be loaded.")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from driftgate.lab.bench.entries import MethodEntry, Pair
 from driftgate.lab.bench.jobs import Job, ModelJob, RunJob, digest_of, make_id, open_cached
@@ -171,7 +171,7 @@ class _Planner:
                 "backbone": suite.backbone,
                 "input_size": suite.input_size,
                 "weights": _weights_digest(suite.weights),
-                "training": recipe,
+                "training": _not_as_ever(recipe),
                 "per_class": per_class,
             }
         )
@@ -215,7 +215,7 @@ class _Planner:
                 "images": _images(self.data, pair.targets),
                 "split": f"{split} {order}",
                 "method": entry.name,
-                "settings": {name: value for name, value in settings.items() if AS_EVER.get(name) != value},
+                "settings": _not_as_ever(settings),
                 "seed": seed,
                 "batch_size": batch_size,
                 "drop_last": suite.drop_last,
@@ -251,6 +251,10 @@ class _Planner:
             study=study,
             variant=None if study is None else variant.name,
         )
+
+
+def _not_as_ever(settings: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if AS_EVER.get(name) != value}
 
 
 def _images(data: DataSet, domains: Iterable[str]) -> list[int] | None:

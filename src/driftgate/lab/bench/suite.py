@@ -246,6 +246,11 @@ class Suite(BaseModel):
                 entries[method]["settings"] = {**entries[method]["settings"], setting: _yaml(value, text)}
         return self.changed(methods=list(entries.values()), training=training)
 
+    def with_precision(self, precision: str) -> Suite:
+        """With source training and every method in that precision."""
+        places = [TRAINING, *(entry.name for entry in self.methods)]
+        return self.with_settings([f"{place}.precision={precision}" for place in places])
+
     def changed(self, **changes: Any) -> Suite:
         """The same suite with other values, checked again."""
         return parse_suite({**self.model_dump(), **changes}, f"suite {self.name}")

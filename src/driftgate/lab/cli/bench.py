@@ -47,6 +47,10 @@ Weights = Annotated[
     str | None, typer.Option("--weights", help="File of pretrained weights of the backbone, or none for random ones.")
 ]
 InputSize = Annotated[int | None, typer.Option("--input-size", min=8, help="Side of the pictures.")]
+Precision = Annotated[
+    str | None,
+    typer.Option("--precision", help="float32 or bfloat16: what source training and every method compute in."),
+]
 Order = Annotated[
     str | None, typer.Option("--order", help="Of the streams: shuffled, or dirichlet for classes that come together.")
 ]
@@ -105,6 +109,7 @@ def bench(
     backbone: Backbone = None,
     weights: Weights = None,
     input_size: InputSize = None,
+    precision: Precision = None,
     model: Model = None,
     shared: Shared = None,
     source_private: SourcePrivate = None,
@@ -151,6 +156,7 @@ def ablate(
     backbone: Backbone = None,
     weights: Weights = None,
     input_size: InputSize = None,
+    precision: Precision = None,
     model: Model = None,
     dry_run: DryRun = False,
     as_json: options.AsJson = False,
@@ -184,6 +190,8 @@ def _sweep(*, suite: str, study: str | None, out: Path | None, dry_run: bool, as
     chosen = chosen.select(**names, seeds=given["seeds"])
     epochs = [] if given["epochs"] is None else [f"training.epochs={given['epochs']}"]
     chosen = chosen.with_settings([*(given["settings"] or []), *epochs])
+    if given["precision"] is not None:
+        chosen = chosen.with_precision(given["precision"])
     streams = {key: given.get(key) for key in ("order", "concentration", "arrangement", "repeat")}
     streams |= {"unknown_shares": given.get("unknown_share"), "classes": _classes(given)}
     chosen = chosen.changed(**{key: value for key, value in streams.items() if value is not None})

@@ -49,6 +49,9 @@ def pretrain(
     held_out: Annotated[
         float, typer.Option("--held-out", help="Share of each class kept out of training to measure accuracy on.")
     ] = 0.0,
+    precision: Annotated[
+        str | None, typer.Option("--precision", help="What the backbone computes in: float32 or bfloat16.")
+    ] = None,
     seed: options.Seed = 0,
     workers: options.Workers = 1,
     strict: options.Strict = False,
@@ -96,6 +99,7 @@ def pretrain(
         backbone_norm=backbone_norm,
         batch_size=batch_size,
         held_out=held_out,
+        precision=precision,
         seed=seed,
     )
     size = None if input_size is None else (input_size, input_size)
