@@ -1,4 +1,4 @@
-"""benchmarks/hostile.py and share_anchors.py: the batches they make, and what they count."""
+"""benchmarks/hostile.py, share_anchors.py and norm_blend.py: the batches they make, and what they count."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import torch
 from support import images_of, load_benchmark, small_model
 
 from driftgate import UNKNOWN
+from driftgate.models.normalization import batch_statistics, preserved_buffers
 from driftgate.rng import seeded
 
-hostile, share_anchors = load_benchmark("hostile"), load_benchmark("share_anchors")
+hostile, share_anchors, norm_blend = map(load_benchmark, ("hostile", "share_anchors", "norm_blend"))
 
 
 @pytest.mark.parametrize("kind", (*hostile.KINDS, "copies"))
@@ -55,4 +56,19 @@ def test_anchors_are_means_over_the_stream_and_leave_the_model_alone() -> None:
         values, predicted = share_anchors.anchors(model, iter([images_of(20, 0), images_of(12, 1)]), by_batch=False)
         own = torch.cat([model(images).logits.argmax(dim=1) for images in (images_of(20, 0), images_of(12, 1))])
     assert torch.equal(predicted, own) and all(0 <= value <= 1 for value in values.values())
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_a_blend_reaches_from_the_source_to_the_batch() -> None:
+    model, images = small_model().eval(), images_of(24, 0)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    found = {}
+    with torch.no_grad():
+        for share in (0.0, 0.5, 1.0):
+            with norm_blend.blended(model, share):
+                found[share] = model(images).logits
+        assert torch.allclose(found[0.0], model(images).logits, atol=1e-5)
+        with preserved_buffers(model), batch_statistics(model, len(images)):
+            assert torch.allclose(found[1.0], model(images).logits, atol=1e-4)
+    assert not torch.allclose(found[0.5], found[0.0], atol=1e-2)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
