@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 
 import pytest
 
 
-def pytest_configure() -> None:
-    """A shell lets what it runs in the background ignore Ctrl-C, and its children too; some tests press it."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
 @pytest.fixture(autouse=True)
-def own_signals() -> Iterator[None]:
-    """Ray keeps its own answer to SIGTERM when it is shut down: no test hands one on to the next."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+def own_signals() -> None:
+    """Ctrl-C and SIGTERM as a program finds them when it starts, whoever came before.
+
+    A shell lets what it runs in the background ignore Ctrl-C, and its children too; Ray keeps its own answer to SIGTERM
+    when it is shut down.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)

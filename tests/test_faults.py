@@ -14,6 +14,7 @@ from support import load_benchmark
 from driftgate import available
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+pytestmark = pytest.mark.timeout(900)  # of a machine with much other work, too
 
 
 def script(*arguments: object) -> str:

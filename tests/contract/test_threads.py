@@ -47,6 +47,7 @@ def assert_same_state(one: Method, two: Method) -> None:
     assert first.keys() == second.keys() and [key for key in first if not torch.equal(first[key], second[key])] == []
 
 
+@pytest.mark.timeout(900)
 def test_four_methods_in_four_threads_are_four_methods_alone() -> None:
     """1,000 steps in all, of methods with and without views, queues and teachers."""
     names = ["gmm", "tent", "comet-f", "owttt"]

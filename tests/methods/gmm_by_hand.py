@@ -1,7 +1,8 @@
 """The default step of ``gmm`` by hand, in float64: the plainest way, torch for nothing but the gradient.
 
-Made for the network of ``support.small_model``. The mixture is the slow one of ``memory.oracle``; the second view and
-the reducer are handed in, for they are random. Settings that pick another rule than the default one are refused.
+Made for the network of ``support.small_model`` with softplus instead of ReLU. The mixture is the slow one of
+``memory.oracle``; the second view and the reducer are handed in, for they are random. Settings that pick another rule
+than the default one are refused.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class GMMByHand:
         maps = F.conv2d(images.double(), parts["backbone.0.weight"], parts["backbone.0.bias"], padding=1)
         maps = self.normalise("backbone.1", maps.transpose(0, 1).flatten(1).T).T.unflatten(1, (len(images), -1))
         # (8, N, 64) -> the mean over each quarter of 8 x 8 pixels.
-        quarters = maps.clamp_min(0.0).unflatten(2, (2, 4, 2, 4)).mean(dim=(3, 5))
+        quarters = (maps.mul(4).exp().log1p() / 4).unflatten(2, (2, 4, 2, 4)).mean(dim=(3, 5))
         pooled = quarters.transpose(0, 1).flatten(1)
         features = pooled @ parts["bottleneck.0.weight"].T + parts["bottleneck.0.bias"]
         features = self.normalise("bottleneck.1", features)

@@ -13,7 +13,7 @@ import pytest
 import torch
 from gmm_by_hand import RULES, Answer, GMMByHand
 from support import NUM_CLASSES, SIZE, small_model
-from torch import Tensor
+from torch import Tensor, nn
 
 import driftgate
 from driftgate import UNKNOWN, UNLABELED, SourceModel
@@ -89,6 +89,9 @@ CHANGED: dict[str, Any] = {
 }
 """Another value of each setting that the default step depends on."""
 
+BESIDE: dict[str, dict[str, Any]] = {"reduction": {"lr": 1e-4}}
+"""What goes with it: a sum has as many terms as pairs, and a step that long carries every rounding away with it."""
+
 UNUSED: dict[str, Any] = {
     "memory": "low",
     "skip_unusual": False,
@@ -107,8 +110,10 @@ Outcome = tuple[list[Answer], dict[str, Tensor]]
 
 
 def network() -> SourceModel:
-    """The small model, surer of its predictions than at random."""
+    """The small model, surer of its predictions than at random; smooth, for at a kink the gradient is a matter of
+    the last bit, and processors round differently."""
     model = small_model()
+    model.backbone[2] = nn.Softplus(beta=4)
     with torch.no_grad():
         model.get_parameter("classifier.parametrizations.weight.original0").mul_(4.0)
     return model
@@ -176,9 +181,8 @@ def assert_same(found: Outcome, expected: Outcome) -> None:
     for step, (one, two) in enumerate(zip(found[0], expected[0], strict=True)):
         assert one.labels == two.labels, f"labels of step {step}"
         assert one.pseudo_labels == two.pseudo_labels, f"pseudo-labels of step {step}"
-        # Three steps carry float32's rounding along, and processors round differently: 2e-5 was seen between two.
-        assert one.thresholds == pytest.approx(two.thresholds, rel=1e-3, abs=1e-4), f"thresholds of step {step}"
-        assert one.novelty == pytest.approx(two.novelty, rel=1e-3, abs=1e-4), f"novelty of step {step}"
+        assert one.thresholds == pytest.approx(two.thresholds, rel=5e-3, abs=1e-6), f"thresholds of step {step}"
+        assert one.novelty == pytest.approx(two.novelty, rel=5e-3, abs=1e-6), f"novelty of step {step}"
         assert torch.allclose(one.scores, two.scores, atol=1e-4), f"scores of step {step}"
     assert found[1].keys() == expected[1].keys()
     for name, value in expected[1].items():
@@ -203,11 +207,12 @@ def test_every_setting_is_looked_at() -> None:
 
 @pytest.mark.parametrize("setting", CHANGED)
 def test_a_changed_setting_changes_the_step_as_it_does_by_hand(setting: str) -> None:
-    settings = {**FROZEN, setting: CHANGED[setting]}
+    unchanged = {**FROZEN, **BESIDE.get(setting, {})}
+    settings = {**unchanged, setting: CHANGED[setting]}
     found = by_method(settings)
     assert_same(found, by_hand(settings))
     with pytest.raises(AssertionError):
-        assert_same(found, frozen_by_hand())
+        assert_same(found, frozen_by_hand() if unchanged == FROZEN else by_hand(unchanged))
 
 
 @pytest.mark.parametrize("setting", UNUSED)

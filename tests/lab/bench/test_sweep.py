@@ -358,7 +358,7 @@ def test_a_sweep_waits_for_what_others_are_doing(tmp_path: Path) -> None:
         waiting.start()
         waiting.join(timeout=1.0)
         assert waiting.is_alive() and not folder.result_file(plan.runs[0]).exists()
-    waiting.join(timeout=120)
+    waiting.join(timeout=600)
     assert folder.result_file(plan.runs[0]).exists()
 
 

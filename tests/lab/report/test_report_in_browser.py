@@ -82,7 +82,7 @@ def looked_at(page: Path, width: int, profile: Path) -> dict[str, Any]:
     around.write_text(AROUND.replace("WIDTH", str(width)), encoding="utf-8")
     command = [BROWSER, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}"]
     command += ["--window-size=1400,900", "--virtual-time-budget=5000", "--dump-dom", around.as_uri()]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=600)
     title = re.search(r"<title>(.*?)</title>", done.stdout, re.DOTALL)
     assert title is not None
     seen: dict[str, Any] = json.loads(unescape(title.group(1)))
