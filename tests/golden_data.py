@@ -140,3 +140,15 @@ def moved_apart(golden: Case, model: SourceModel, step: int) -> float:
         return 0.0
     change = float((theirs - golden.inputs["weights"]).abs().max())
     return distance(golden.vector(model.state_dict()), theirs, scale=max(change, 1e-6))
+
+
+def assert_same_steps(golden: Case, method: Any) -> None:
+    """Every batch of a case gives the labels, novelty, thresholds and weights of the public code."""
+    expected = golden.outputs
+    for batch, images in enumerate(golden.batches):
+        found = method.step(images)
+        assert torch.equal(found.pseudo_labels, expected["pseudo_labels"][batch])
+        assert torch.equal(found.labels, expected["predictions"][batch])
+        assert distance(found.novelty, expected["entropy"][batch]) < 1e-3
+        assert distance([*found.thresholds[:2]], expected["thresholds"][batch]) < 1e-3
+        assert moved_apart(golden, method.model, batch + 1) < 1e-3

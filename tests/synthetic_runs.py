@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from driftgate.lab.bench.suite import Suite, parse_suite
+
 METHODS = (
     "source-only",
     "bn-stats",
@@ -163,3 +165,13 @@ def novelty_study(seeds: int = 3) -> list[dict[str, Any]]:
         for place, name in enumerate(scores)
         for seed in range(seeds)
     ]
+
+
+def tiny_suite(**changes: Any) -> Suite:
+    """A suite of digits that need no optional package, of which a run takes no time."""
+    document = {
+        **{"name": "tiny", "title": "Tiny", "data": "digits", "backbone": "cnn", "pairs": ["rendered -> uci"]},
+        **{"shifts": ["OPDA"], "methods": ["source-only"], "batch_size": 16, "seeds": 1},
+        **changes,
+    }
+    return parse_suite(document, "tiny")

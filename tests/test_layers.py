@@ -154,3 +154,27 @@ def test_the_check_itself_sees_a_wrong_import(module: str, line: str, allowed: b
 def test_the_check_itself_sees_a_cycle() -> None:
     assert cycle({"a": {"b"}, "b": {"c"}, "c": set()}) == []
     assert set(cycle({"a": {"b"}, "b": {"c"}, "c": {"b"}})) == {"b", "c"}
+
+
+LONGEST_FILE, LONGEST_FUNCTION = 400, 80
+"""Lines; what is longer is two things."""
+
+
+def too_long(source: str) -> list[str]:
+    """The functions of a file that are too long, and ``file`` where the file itself is."""
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    found = [node for node in ast.walk(ast.parse(source)) if isinstance(node, functions)]
+    long = [node.name for node in found if (node.end_lineno or 0) - node.lineno >= LONGEST_FUNCTION]
+    return [*long, *(["file"] if len(source.splitlines()) > LONGEST_FILE else [])]
+
+
+@pytest.mark.parametrize("path", [path for _, path in module_files()], ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_file_and_no_function_is_two_things(path: Path) -> None:
+    assert too_long(path.read_text(encoding="utf-8")) == []
+
+
+def test_the_check_itself_sees_what_is_too_long() -> None:
+    body = "    pass\n"
+    assert too_long("def short():\n" + body * 79) == []
+    assert too_long("def long():\n" + body * 80) == ["long"]
+    assert too_long("# line\n" * 401) == ["file"]

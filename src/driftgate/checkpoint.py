@@ -108,20 +108,25 @@ def read_checkpoint(path: str | Path, kind: str) -> tuple[dict[str, Tensor], dic
     """Tensors and info of a checkpoint; refuses files that are something else, or not what was written."""
     if not Path(path).is_file():
         found = "it is a folder" if Path(path).is_dir() else "there is no such file"
-        raise DriftgateError(f"Expected a checkpoint at {path} but {found}.")
+        raise DriftgateError(f"Expected a checkpoint at {path} but {found}; name the file that was saved.")
     with foreign_content(path):
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         if KEY not in metadata:
-            raise DriftgateError(f"Expected a driftgate checkpoint at {path} but it carries no driftgate metadata.")
+            raise DriftgateError(
+                f"Expected a driftgate checkpoint at {path} but it carries no driftgate metadata; name a file that "
+                "driftgate saved."
+            )
         info = json.loads(metadata[KEY])
     if not isinstance(info, dict) or info.get("format") != FORMAT:
         raise DriftgateError(
             f"Expected checkpoint format {FORMAT} but {path} has another; use the driftgate that wrote it."
         )
     if info.get("kind") != kind:
-        raise DriftgateError(f"Expected a checkpoint of kind {kind!r} but {path} holds {info.get('kind')!r}.")
+        raise DriftgateError(
+            f"Expected a checkpoint of kind {kind!r} but {path} holds {info.get('kind')!r}; name a file of that kind."
+        )
     _check_sums(path, tensors, metadata, info.pop(SUMS, None))
     return tensors, info
 

@@ -69,7 +69,8 @@ class CSVLogger(StepLogger):
             found = next(csv.reader(file), [])
         if found and found[0] != STEP:
             raise DriftgateError(
-                f"Expected a log that begins with {STEP!r} in {self.path} but it begins with {found[0]!r}."
+                f"Expected a log that begins with {STEP!r} in {self.path} but it begins with {found[0]!r}; name "
+                "another file."
             )
         return found
 
@@ -132,7 +133,7 @@ def make_logger(text: str, *, append: bool = False) -> StepLogger:
     """``csv:steps.csv``, ``tensorboard:runs/one`` or ``mlflow:http://localhost:5000`` -> a logger."""
     kind, _, place = text.partition(":")
     if not place or kind not in {"csv", "tensorboard", "mlflow"}:
-        raise DriftgateError(f"Expected a log out of {', '.join(KINDS)} but got {text!r}.")
+        raise DriftgateError(f"Expected a log out of {', '.join(KINDS)} but got {text!r}; write it so.")
     if kind == "csv":
         return CSVLogger(place, append=append)
     return TensorBoardLogger(place) if kind == "tensorboard" else MLflowLogger(place)

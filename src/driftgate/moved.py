@@ -18,7 +18,7 @@ MOVED = {
     "driftgate.data.shifts": "driftgate.shifts",
     "driftgate.data": "driftgate.lab.data",
     "driftgate.pretrain": "driftgate.lab.pretrain",
-    "driftgate.bench.ablations": "driftgate.lab.bench.studies",
+    "driftgate.bench.ablations": "driftgate.lab.bench.parts",
     "driftgate.bench.demo": "driftgate.lab.demo",
     "driftgate.bench.figures": "driftgate.lab.figures",
     "driftgate.bench.records": "driftgate.lab.bench.results",

@@ -36,7 +36,7 @@ def import_object(text: str) -> Any:
     """``my_module:build`` or ``path/to/my_module.py:build`` -> the object of that name."""
     module, colon, name = text.rpartition(":")
     if not colon or not module or not name:
-        raise DriftgateError(f"Expected MODULE:NAME, like my_module:build, but got {text!r}.")
+        raise DriftgateError(f"Expected MODULE:NAME, like my_module:build, but got {text!r}; write it so.")
     found = import_module(module)
     try:
         return getattr(found, name)
@@ -57,7 +57,7 @@ def home_of(thing: type) -> str:
 
 def _from_file(path: Path) -> ModuleType:
     if not path.is_file():
-        raise DriftgateError(f"Expected a Python file at {path} but there is none.")
+        raise DriftgateError(f"Expected a Python file at {path} but there is none; look at the path.")
     name, place = path.stem, str(path.resolve())
     known = sys.modules.get(name)
     if known is not None:

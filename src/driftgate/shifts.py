@@ -48,7 +48,7 @@ class ClassSplit:
         parts = text.split("/")
         if len(parts) != 3 or not all(part.strip().isdecimal() for part in parts):
             raise DriftgateError(
-                f"Expected a split like 10/5/50 (shared/source-private/target-private) but got {text!r}."
+                f"Expected a split like 10/5/50 (shared/source-private/target-private) but got {text!r}; write it so."
             )
         shared, source_private, target_private = (int(part) for part in parts)
         return cls(shared, source_private, target_private, order)

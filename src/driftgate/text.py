@@ -1,8 +1,13 @@
-"""Text from outside, as it may be shown: names of files and classes must not steer a terminal."""
+"""Text as it may be shown: names from outside must not steer a terminal, and pydantic's report becomes one line."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 _HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters but for tab and line end, marks that turn the direction of writing, halves of characters."""
@@ -16,3 +21,19 @@ def shown(text: str) -> str:
 def shown_name(name: str) -> str:
     """The same for a name, which has one line."""
     return shown(name).replace("\n", "?").replace("\t", "?")
+
+
+def problems(error: ValidationError, known: Callable[[str], Iterable[str]] | None = None) -> str:
+    """What pydantic found wrong, in one line; ``known`` tells which names there are where one is too many."""
+    parts = []
+    for item in error.errors():
+        place = ".".join(map(str, item["loc"]))
+        if item["type"] == "missing":
+            parts.append(f"{place!r} is missing")
+        elif item["type"] == "extra_forbidden" and known is not None:
+            parts.append(f"there is no {place!r}; expected one of {', '.join(known(place))}")
+        else:
+            given = f", got {item['input']!r}" if place and not isinstance(item["input"], dict) else ""
+            message = item["msg"].removeprefix("Value error, ")
+            parts.append(f"{place}: {message}{given}" if place else message)
+    return "; ".join(parts)

@@ -7,7 +7,7 @@ import math
 import kornia.augmentation
 import pytest
 import torch
-from golden_data import Case, augmented_view, case, case_names, distance, moved_apart
+from golden_data import Case, assert_same_steps, augmented_view, case, case_names, distance, moved_apart
 from torch import Tensor
 
 import driftgate
@@ -117,13 +117,7 @@ def test_released_steps(name: str) -> None:
     method = method_of(
         golden, preset="released", p_reject=chosen["p_reject"], init_batches=chosen["init_batches"], reduced_dim=8
     )
-    for batch, images in enumerate(golden.batches):
-        found = method.step(images)
-        assert torch.equal(found.pseudo_labels, expected["pseudo_labels"][batch])
-        assert torch.equal(found.labels, expected["predictions"][batch])
-        assert distance(found.novelty, expected["entropy"][batch]) < 1e-3
-        assert distance([*found.thresholds[:2]], expected["thresholds"][batch]) < 1e-3
-        assert moved_apart(golden, method.model, batch + 1) < 1e-3
+    assert_same_steps(golden, method)
     assert distance(method.mixture.means, expected["means"]) < 1e-4
 
 

@@ -166,7 +166,7 @@ def test_it_learns_and_measures_on_what_it_held_out():
     assert report.loss < told[0].loss
     assert report.seconds > 0
     assert not model.training
-    assert report.as_dict()["skipped"] == []
+    assert report.skipped == []
 
 
 def test_statistics_are_those_of_the_clean_training_images():

@@ -82,3 +82,16 @@ def mixed_scales(rng: np.random.Generator) -> Array:
 
 
 HARD_BATCHES = [duplicated, constant, rank_deficient, huge_offset, mixed_scales]
+
+
+def batches_of_the_papers_size() -> list[Batch]:
+    """Ten batches of 64 samples in 64 dimensions; 40 classes are more than one block of work."""
+    rng = np.random.default_rng(3)
+    centers = 3.0 * rng.normal(size=(40, 64))
+    made = []
+    for _ in range(10):
+        labels = rng.integers(40, size=64)
+        logits = rng.normal(size=(64, 40)) + 3.0 * (labels[:, None] == np.arange(40))
+        weights = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+        made.append((centers[labels] + rng.normal(size=(64, 64)), weights))
+    return made

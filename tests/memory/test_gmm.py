@@ -9,7 +9,17 @@ import numpy as np
 import pytest
 import torch
 from memory.oracle import Array, OracleMixture
-from memory.streams import CLASSES, DIM, HARD_BATCHES, SAMPLES, assert_close, run, stream, tensors
+from memory.streams import (
+    CLASSES,
+    DIM,
+    HARD_BATCHES,
+    SAMPLES,
+    assert_close,
+    batches_of_the_papers_size,
+    run,
+    stream,
+    tensors,
+)
 from scipy.stats import multivariate_normal
 from torch import Tensor
 
@@ -50,15 +60,7 @@ def test_agrees_with_float64_oracle_after_200_batches(
 
 
 def test_agrees_with_oracle_at_the_papers_size() -> None:
-    rng = np.random.default_rng(3)
-    mixture = StreamingGMM(40, 64)  # 40 classes: more than one block of work
-    centers = 3.0 * rng.normal(size=(40, 64))
-    batches = []
-    for _ in range(10):
-        labels = rng.integers(40, size=64)
-        logits = rng.normal(size=(64, 40)) + 3.0 * (labels[:, None] == np.arange(40))
-        weights = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-        batches.append((centers[labels] + rng.normal(size=(64, 64)), weights))
+    mixture, batches = StreamingGMM(40, 64), batches_of_the_papers_size()
     oracle = run(mixture, batches)
     assert_close(mixture.means, oracle.means, 1e-5)
     assert_close(mixture.covariances, oracle.covariances, 1e-5)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from memory.oracle import OracleMixture
-from memory.streams import CLASSES, DIM, SAMPLES, assert_close, run, stream, tensors
+from memory.streams import CLASSES, DIM, SAMPLES, assert_close, batches_of_the_papers_size, run, stream, tensors
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -52,14 +52,7 @@ def test_agrees_with_float64_oracle_after_200_batches(
 
 
 def test_agrees_with_oracle_at_the_papers_size_in_likelihood_and_distance() -> None:
-    rng = np.random.default_rng(3)
-    mixture, centers = tied(40, 64), 3.0 * rng.normal(size=(40, 64))
-    batches = []
-    for _ in range(10):
-        labels = rng.integers(40, size=64)
-        logits = rng.normal(size=(64, 40)) + 3.0 * (labels[:, None] == np.arange(40))
-        weights = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-        batches.append((centers[labels] + rng.normal(size=(64, 64)), weights))
+    mixture, batches = tied(40, 64), batches_of_the_papers_size()
     oracle = run(mixture, batches)
     assert_close(mixture.covariances[:1], oracle.pooled_covariance()[None], 1e-6)
     queries, covariance = batches[-1][0], oracle.tied_covariance()

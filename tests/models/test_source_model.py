@@ -11,7 +11,7 @@ from torch import nn
 
 from driftgate.checkpoint import KEY
 from driftgate.models import ModelSpec, SourceModel, SourceStatistics
-from driftgate.models.source_model import has_bfloat16
+from driftgate.models.arithmetic import has_bfloat16
 from driftgate.types import DriftgateError
 
 CLASSES = ["cat", "dog", "owl"]
@@ -192,7 +192,7 @@ def test_weights_are_channels_last(model):
 
 
 def test_bfloat16_stays_inside_the_backbone(monkeypatch, model, images):
-    monkeypatch.setattr("driftgate.models.source_model.has_bfloat16", lambda device: True)
+    monkeypatch.setattr("driftgate.models.arithmetic.has_bfloat16", lambda device: True)
     exact = model(images)
     model.set_precision("bfloat16")
     rough = model(images)
@@ -221,7 +221,7 @@ def test_bfloat16_that_is_emulated_is_none(monkeypatch, machine, onednn, avx512_
 
 
 def test_bfloat16_is_refused_where_it_is_only_emulated(monkeypatch, model):
-    monkeypatch.setattr("driftgate.models.source_model.has_bfloat16", lambda device: False)
+    monkeypatch.setattr("driftgate.models.arithmetic.has_bfloat16", lambda device: False)
     with pytest.raises(DriftgateError, match="use precision float32"):
         model.set_precision("bfloat16")
     assert model.precision == "float32"

@@ -203,7 +203,7 @@ def test_a_saved_model_of_ones_own_network(tmp_path: Path) -> None:
 
 
 def test_bfloat16_stays_in_front_of_the_head(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("driftgate.models.source_model.has_bfloat16", lambda device: True)
+    monkeypatch.setattr("driftgate.models.arithmetic.has_bfloat16", lambda device: True)
     model = wrapped(CASES["torchvision"])
     images = batch_of(model, 4, 0)
     exact = model(images)

@@ -15,9 +15,8 @@ from torch import Tensor
 from driftgate.files import write_text
 from driftgate.lab import figures
 from driftgate.lab.bench.folder import SweepFolder
-from driftgate.lab.bench.jobs import RunJob
 from driftgate.lab.bench.names import OWN_METHOD
-from driftgate.lab.bench.plan import Plan, make_plan
+from driftgate.lab.bench.plan import Plan, RunJob, make_plan
 from driftgate.lab.bench.results import METRICS, read_results
 from driftgate.lab.bench.suite import read_suite
 from driftgate.lab.bench.sweep import single_thread

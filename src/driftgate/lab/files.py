@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from driftgate.types import DriftgateError
 
@@ -31,6 +34,12 @@ def file_sha256(path: Path) -> str:
         while block := file.read(2**20):
             digest.update(block)
     return digest.hexdigest()
+
+
+def digest_of(facts: Mapping[str, Any]) -> str:
+    """SHA-256 of facts ready for JSON, whatever their order."""
+    text = json.dumps(facts, sort_keys=True, allow_nan=False, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _try_to_write(folder: Path, given: Path) -> None:

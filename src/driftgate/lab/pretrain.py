@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -37,6 +37,7 @@ from driftgate.models.statistics import source_statistics
 from driftgate.progress import saving_to
 from driftgate.rng import DrawFrom, seeded
 from driftgate.shifts import ClassSplit
+from driftgate.text import problems
 from driftgate.types import Batch, DivergedError, DriftgateError
 
 KIND = "pretraining"
@@ -92,11 +93,7 @@ class PretrainSettings(BaseModel):
         try:
             return cls(**{**DEFAULTS.get(name, {}), **chosen})
         except ValidationError as error:
-            first = error.errors()[0]
-            field = ".".join(str(part) for part in first["loc"])
-            raise DriftgateError(
-                f"Settings of source training: {field}: {first['msg']}, got {first['input']!r}."
-            ) from error
+            raise DriftgateError(f"Settings of source training: {problems(error)}; mend it.") from error
 
 
 @dataclass(frozen=True)
@@ -120,10 +117,6 @@ class PretrainReport:
     held_out_samples: int
     seconds: float
     skipped: list[str]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
-        return asdict(self)
 
 
 class TrainingStep(NamedTuple):
@@ -162,9 +155,7 @@ def pretrain(
         checkpoint_every: seconds between two checkpoints; 0 for one after each step.
     """
     model.spec = model.spec.model_copy(update={"backbone_norm": settings.backbone_norm})
-    model.set_precision(settings.precision)
-    samples = _samples(model, domain, split, settings, workers=workers, strict=strict)
-    training = Training(model, settings, settings.epochs * samples.steps_per_epoch)
+    samples, training = _begin(model, domain, split, settings, workers=workers, strict=strict)
     fingerprint = _fingerprint(model, samples, split, settings)
     with saving_to(checkpoint) as stopped:
         if checkpoint is not None and Path(checkpoint).exists():
@@ -209,15 +200,14 @@ def estimate(
     domain: Domain | Sequence[Domain],
     split: ClassSplit,
     settings: PretrainSettings,
-    *,
-    workers: int = 1,
-    strict: bool = False,
+    **reading: Any,
 ) -> float:
-    """Seconds that ``pretrain`` would take: from two real steps, after which the model is as it was before."""
-    samples = _samples(model, domain, split, settings, workers=workers, strict=strict)
+    """Seconds that ``pretrain`` would take: from two real steps, after which the model is as it was before.
+
+    ``reading`` is ``workers`` and ``strict``, as there.
+    """
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    model.set_precision(settings.precision)
-    training = Training(model, settings, settings.epochs * samples.steps_per_epoch)
+    samples, training = _begin(model, domain, split, settings, **reading)
     moments = [time.perf_counter()]
     try:
         for batch in islice(samples.batches(settings.epochs), 2):
@@ -231,7 +221,9 @@ def estimate(
         model.set_precision("float32")
         model.load_state_dict(before)
     if len(moments) < 3:
-        raise DriftgateError("Expected readable source images but not one batch could be loaded.")
+        raise DriftgateError(
+            "Expected readable source images but not one batch could be loaded; 'driftgate data check' names the files."
+        )
     # The first step also allocates and warms up; the last interval is the forward pass of the statistics.
     step, forward = moments[-2] - moments[-3], moments[-1] - moments[-2]
     passes = (len(samples.train_indices) + len(samples.held_out_indices)) / settings.batch_size
@@ -276,8 +268,7 @@ class Training:
             weight_decay=settings.weight_decay,
         )
         self.generator = seeded(settings.seed)
-        self.step = 0
-        self.seconds = 0.0
+        self.step, self.seconds = 0, 0.0
         # Sums over the epoch so far: loss, samples predicted rightly, samples.
         self.tally = torch.zeros(3, dtype=torch.float64)
 
@@ -349,19 +340,18 @@ def _features(model: SourceModel, batches: Iterable[Batch]) -> Iterator[tuple[Te
         yield model.features(to_device(batch, model).images), batch.labels
 
 
-def _samples(
+def _begin(
     model: SourceModel,
     domain: Domain | Sequence[Domain],
     split: ClassSplit,
     settings: PretrainSettings,
-    *,
-    workers: int,
-    strict: bool,
-) -> SourceSamples:
+    **reading: Any,
+) -> tuple[SourceSamples, Training]:
+    """What is learned from, and the training before its first step."""
     if split.num_source != model.num_classes:
         raise DriftgateError(
             f"Expected a split with {model.num_classes} source classes, as the model has, but {split} has "
-            f"{split.num_source}."
+            f"{split.num_source}; give the split of the model."
         )
     samples = SourceSamples(
         domain,
@@ -371,12 +361,15 @@ def _samples(
         seed=settings.seed,
         flip=model.spec.flip,
         held_out=settings.held_out,
-        strict=strict,
-        workers=workers,
+        **reading,
     )
     if len(samples.train_indices) < 2:
-        raise DriftgateError(f"Expected at least 2 source images to train on but got {len(samples.train_indices)}.")
-    return samples
+        raise DriftgateError(
+            f"Expected at least 2 source images to train on but got {len(samples.train_indices)}; add images, or look "
+            "at --source and --split."
+        )
+    model.set_precision(settings.precision)
+    return samples, Training(model, settings, settings.epochs * samples.steps_per_epoch)
 
 
 def _fingerprint(

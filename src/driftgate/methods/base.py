@@ -18,8 +18,9 @@ from typing_extensions import Self
 from driftgate.checkpoint import write_checkpoint
 from driftgate.export import EntropyJudge, ExportReport, Format, Frozen, export
 from driftgate.methods.look import Look
+from driftgate.models.arithmetic import Precision, check_precision
 from driftgate.models.normalization import preserved_buffers
-from driftgate.models.source_model import Precision, SourceModel, check_precision
+from driftgate.models.source_model import SourceModel
 from driftgate.rng import seeded
 from driftgate.state import State, bytes_of, check_finite
 from driftgate.types import DriftgateError, Prediction

@@ -181,7 +181,9 @@ def check_backbone(name: str) -> None:
         if ":" not in model and not timm.is_model(model):
             raise _not_of_timm(timm, model, f"Unknown model ({model})")
     elif name not in BACKBONES:
-        raise DriftgateError(f"Expected a backbone out of {', '.join(BACKBONES)} or {TIMM}<name> but got {name!r}.")
+        raise DriftgateError(
+            f"Expected a backbone out of {', '.join(BACKBONES)} or {TIMM}<name> but got {name!r}; name one of them."
+        )
     elif name == "lite0":
         _import("efficientnet_lite_pytorch", name, "lite")
 

@@ -112,5 +112,7 @@ def logits_of(output: Any) -> Tensor:
     output = getattr(output, "logits", output)
     if not isinstance(output, Tensor) or output.ndim != 2:
         found = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
-        raise DriftgateError(f"Expected a network that returns logits of shape (N, C) but got {found}.")
+        raise DriftgateError(
+            f"Expected a network that returns logits of shape (N, C) but got {found}; wrap the part of it that does."
+        )
     return output

@@ -47,7 +47,9 @@ def import_checkpoint(path: str | Path, class_names: Sequence[str] | None = None
     num_classes, feature_dim = _head_size(classifier, path)
     names = tuple(class_names) if class_names is not None else tuple(f"class {index}" for index in range(num_classes))
     if len(names) != num_classes:
-        raise DriftgateError(f"Expected {num_classes} class names, as {path} has classes, but got {len(names)}.")
+        raise DriftgateError(
+            f"Expected {num_classes} class names, as {path} has classes, but got {len(names)}; name them all."
+        )
     model = SourceModel.build("resnet50", names, weights=UNTRAINED, feature_dim=feature_dim)
     model.spec = model.spec.model_copy(update={"pretrained": True})
     load_weights(model.backbone, backbone, architecture="a ResNet-50 backbone", path=path)
@@ -61,7 +63,10 @@ def _tensors(part: dict[Any, Any], name: str, path: str | Path) -> dict[str, Ten
     """The part as it is, if it holds nothing but tensors by name."""
     for key, value in part.items():
         if not isinstance(key, str) or not isinstance(value, Tensor):
-            raise DriftgateError(f"Expected tensors by name in {name} of {path} but {key!r} is {type(value).__name__}.")
+            raise DriftgateError(
+                f"Expected tensors by name in {name} of {path} but {key!r} is {type(value).__name__}; it must be the "
+                "released code's own file."
+            )
     return part
 
 
@@ -70,7 +75,8 @@ def _head_size(classifier: dict[str, Tensor], path: str | Path) -> tuple[int, in
     direction = _classifier(classifier).get("parametrizations.weight.original1")
     if direction is None or direction.ndim != 2:
         raise DriftgateError(
-            f"Expected a weight-normed classifier (fc.weight_g, fc.weight_v) in {path} but got {', '.join(classifier)}."
+            f"Expected a weight-normed classifier (fc.weight_g, fc.weight_v) in {path} but got "
+            f"{', '.join(classifier)}; it must be the released code's own file."
         )
     return direction.shape[0], direction.shape[1]
 
@@ -93,6 +99,7 @@ def _prototypes(found: Any, num_classes: int, feature_dim: int, path: str | Path
     if not isinstance(found, Tensor) or found.shape != (num_classes, feature_dim):
         shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
         raise DriftgateError(
-            f"Expected {PROTOTYPES} of shape ({num_classes}, {feature_dim}) in {path} but got {shape}."
+            f"Expected {PROTOTYPES} of shape ({num_classes}, {feature_dim}) in {path} but got {shape}; it must be the "
+            "released code's own file."
         )
     return SourceStatistics(found.detach().float().clone())

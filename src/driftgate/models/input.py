@@ -111,7 +111,9 @@ class InputSpec(BaseModel):
         except (ValidationError, TypeError) as error:
             first = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": str(error)}
             field = str(first["loc"][0]) if first["loc"] else "it"
-            raise DriftgateError(f"Expected the spec of a model but {field} is wrong: {first['msg']}.") from error
+            raise DriftgateError(
+                f"Expected the spec of a model but {field} is wrong: {first['msg']}; mend it."
+            ) from error
 
     @property
     def kind(self) -> Literal["images", "rows"]:
@@ -126,7 +128,10 @@ class InputSpec(BaseModel):
     def image_size(self) -> tuple[int, int]:
         """Height and width; refuses a model of rows."""
         if len(self.input_size) != 2:
-            raise DriftgateError(f"Expected a model that takes pictures but this one takes rows of {self.input_size}.")
+            raise DriftgateError(
+                f"Expected a model that takes pictures but this one takes rows of {self.input_size}; give it rows "
+                "through driftgate.run_stream."
+            )
         return self.input_size
 
     @property
@@ -255,7 +260,9 @@ def _check_storage(tensor: Tensor, expected: str) -> None:
     if tensor.layout is not torch.strided:
         raise DriftgateError(f"{expected} but got a sparse tensor; call to_dense() on it.")
     if tensor.is_meta:
-        raise DriftgateError(f"{expected} but got a tensor on the meta device, which holds no values.")
+        raise DriftgateError(
+            f"{expected} but got a tensor on the meta device, which holds no values; move it to a device that does."
+        )
     if tensor.dtype not in FLOATS and tensor.dtype not in INTEGERS:
         raise DriftgateError(f"{expected} but got {tensor.dtype}; pass float32 or uint8.")
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import platform
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +12,7 @@ from torch.nn.utils.parametrizations import weight_norm
 from typing_extensions import Self
 
 from driftgate.checkpoint import foreign_content, read_checkpoint, under_prefix, with_prefix, write_checkpoint
+from driftgate.models.arithmetic import Precision, autocast, check_precision, one_attention
 from driftgate.models.backbones import UNTRAINED, build_backbone
 from driftgate.models.input import PAPER_RESIZE, InputSpec, prepare
 from driftgate.models.spec import CUSTOM_BACKBONE, ModelSpec
@@ -23,12 +22,6 @@ from driftgate.types import DriftgateError
 
 KIND = "source-model"
 STATISTICS = "statistics"
-
-X86 = ("x86_64", "AMD64")
-"""What ``platform.machine`` calls Intel's and AMD's processors."""
-
-Precision = Literal["float32", "bfloat16", "float16"]
-"""What the backbone computes in; weights, head and memory are float32 always."""
 
 
 class ModelOutput(NamedTuple):
@@ -104,7 +97,8 @@ class SourceModel(nn.Module):
         outputs = output_size(classifier, (feature_dim,), "classifier")
         if outputs != len(class_names):
             raise DriftgateError(
-                f"Expected a classifier with {len(class_names)} outputs, one a class name, but it has {outputs}."
+                f"Expected a classifier with {len(class_names)} outputs, one a class name, but it has {outputs}; name "
+                "as many classes."
             )
         self.backbone = backbone
         self.bottleneck = bottleneck
@@ -241,7 +235,10 @@ class SourceModel(nn.Module):
                 model.load_state_dict(tensors)
             except RuntimeError as error:
                 reason = " ".join(str(error).split())
-                raise DriftgateError(f"Expected the weights of {spec.backbone!r} in {path}: {reason}") from error
+                raise DriftgateError(
+                    f"Expected the weights of {spec.backbone!r} in {path}: {reason}; give the network it was saved "
+                    "from."
+                ) from error
         return model
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
@@ -329,8 +326,7 @@ class SourceModel(nn.Module):
         return ModelOutput(features, self.classifier(features))
 
     def _autocast(self) -> torch.autocast:
-        low = torch.float16 if self.precision == "float16" else torch.bfloat16
-        return torch.autocast(self.mean.device.type, low, enabled=self.precision != "float32")
+        return autocast(self.precision, self.mean.device)
 
     def head_parameters(self) -> list[nn.Parameter]:
         """Bottleneck and classifier: what learns at the full rate."""
@@ -355,61 +351,10 @@ class SourceModel(nn.Module):
         )
 
 
-class OneAttention:
-    """Let torch's attention take the same way with and without gradients, so that ``predict`` and ``step`` agree.
-
-    The switch is the whole process's: the first thread that comes in turns it, the last one that leaves turns it back.
-    """
-
-    def __init__(self) -> None:
-        self.lock, self.inside, self.before = threading.Lock(), 0, True
-
-    def __enter__(self) -> None:
-        with self.lock:
-            if self.inside == 0:
-                self.before = torch.backends.mha.get_fastpath_enabled()
-                torch.backends.mha.set_fastpath_enabled(False)
-            self.inside += 1
-
-    def __exit__(self, *error: object) -> None:
-        with self.lock:
-            self.inside -= 1
-            if self.inside == 0:
-                torch.backends.mha.set_fastpath_enabled(self.before)
-
-
-one_attention = OneAttention()
-
-
-def check_precision(precision: str, device: torch.device) -> None:
-    """Refuse what the device does not compute in by itself."""
-    if precision not in get_args(Precision):
-        raise DriftgateError(f"Expected precision out of {', '.join(get_args(Precision))} but got {precision!r}.")
-    if precision == "bfloat16" and not has_bfloat16(device.type):
-        raise DriftgateError(
-            "Expected a machine that computes in bfloat16 but this one only emulates it, slower than float32; "
-            "use precision float32."
-        )
-    if precision == "float16" and device.type != "cuda":
-        raise DriftgateError(
-            f"Expected a CUDA device for precision float16 but got {device.type}; use bfloat16, or float32."
-        )
-
-
-def has_bfloat16(device: str = "cpu") -> bool:
-    """Whether the device multiplies matrices in bfloat16 by itself."""
-    if device == "cuda":
-        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    if device != "cpu" or not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        return False
-    # oneDNN's answer is yes for every AVX-512, also where it emulates, three times slower than float32.
-    return platform.machine() not in X86 or torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-
-
 def check_class_names(names: Sequence[str]) -> None:
     """Refuse what is no list of words."""
     if isinstance(names, str) or not all(isinstance(name, str) and name for name in names):
-        raise DriftgateError(f"Expected class names as a list of words but got {names!r}.")
+        raise DriftgateError(f"Expected class names as a list of words but got {names!r}; give one word a class.")
 
 
 def output_size(module: nn.Module, shape: tuple[int, ...], role: str) -> int:
@@ -422,7 +367,7 @@ def output_size(module: nn.Module, shape: tuple[int, ...], role: str) -> int:
             output = module(torch.zeros(2, *shape, device=device))
     except (RuntimeError, ValueError, TypeError) as error:
         raise DriftgateError(
-            f"Expected a {role} that takes inputs of shape (N, {shape}) but it failed: {error}"
+            f"Expected a {role} that takes inputs of shape (N, {shape}) but it failed: {error}; look at input_size."
         ) from error
     finally:
         module.train(was_training)

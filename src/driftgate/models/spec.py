@@ -50,7 +50,7 @@ class ModelSpec(InputSpec):
     def check_same(self, other: ModelSpec, path: str | Path) -> None:
         """Refuse a model of another spec for the file this one was read from."""
         if other != self:
-            raise DriftgateError(f"Expected a model for {path} with {self.differences(other)}.")
+            raise DriftgateError(f"Expected a model for {path} with {self.differences(other)}; give it that one.")
 
     def check_size(self, tensors: Mapping[str, Tensor], path: str | Path) -> None:
         """Refuse a file that promises a larger network than it has numbers for, before memory is taken for it."""

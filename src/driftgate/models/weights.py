@@ -42,9 +42,12 @@ def read_tensors(path: str | Path) -> dict[str, Any]:
     """The content of a .safetensors file, or of a .pth/.pt file that holds nothing but tensors and plain containers."""
     path = Path(path)
     if path.is_dir():
-        raise DriftgateError(f"Expected a file of weights but {path} is a folder.")
+        raise DriftgateError(f"Expected a file of weights but {path} is a folder; name the file in it.")
     if not path.is_file():
-        raise DriftgateError(f"Expected a file of weights at {path} but there is no such file.")
+        raise DriftgateError(
+            f"Expected a file of weights at {path} but there is no such file; look at the path, or take weights none "
+            "for random ones."
+        )
     try:
         content: Any = (
             load_file(path)
@@ -56,7 +59,8 @@ def read_tensors(path: str | Path) -> dict[str, Any]:
         if type(error) not in (RuntimeError, ValueError, OSError):
             reason = f"{type(error).__name__} {reason}".rstrip()
         raise DriftgateError(
-            f"Expected a .safetensors file or a .pth file of plain tensors but {path} cannot be read as one: {reason}"
+            f"Expected a .safetensors file or a .pth file of plain tensors but {path} cannot be read as one: "
+            f"{reason}; save the state_dict of a network there."
         ) from error
     if not isinstance(content, dict):
         raise DriftgateError(
@@ -74,7 +78,10 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
             break
     tensors = {name: tensor for name, tensor in content.items() if isinstance(name, str) and isinstance(tensor, Tensor)}
     if not tensors:
-        raise DriftgateError(f"Expected tensors in {path} but found {', '.join(map(str, content)) or 'nothing'}.")
+        raise DriftgateError(
+            f"Expected tensors in {path} but found {', '.join(map(str, content)) or 'nothing'}; save the state_dict "
+            "of a network there."
+        )
     if all(name.startswith("module.") for name in tensors):
         tensors = {name.removeprefix("module."): tensor for name, tensor in tensors.items()}
     return tensors

@@ -86,7 +86,8 @@ def wrap(
     names = tuple(class_names) if class_names is not None else _own_names(network, logits.shape[1])
     if len(names) != logits.shape[1]:
         raise DriftgateError(
-            f"Expected {logits.shape[1]} class names, as the network has outputs, but got {len(names)}."
+            f"Expected {logits.shape[1]} class names, as the network has outputs, but got {len(names)}; name each of "
+            "them."
         )
     size = features.shape[1]
     described = {
@@ -107,7 +108,8 @@ def model_for(spec: ModelSpec, model: nn.Module | None, path: str | Path) -> Sou
     if not isinstance(model, SourceModel):
         if spec.head is None:
             raise DriftgateError(
-                f"Expected a SourceModel for {path}, whose network came in parts, but got {type(model).__name__}."
+                f"Expected a SourceModel for {path}, whose network came in parts, but got {type(model).__name__}; "
+                "build it from its parts again."
             )
         fields = {name: getattr(spec, name) for name in InputSpec.model_fields}
         model = wrap(model, spec.class_names, head=spec.head, pretrained=spec.pretrained, **fields)
@@ -133,7 +135,7 @@ def _input_spec(network: nn.Module, preprocessing: Any, given: dict[str, Any]) -
     if "input_size" not in known:
         raise DriftgateError(
             f"Expected input_size=(height, width), or (D,) for rows of features: nothing in {type(network).__name__} "
-            "tells it."
+            "tells it; give it."
         )
     spec = InputSpec.parse(known)
     if spec.kind == "images" and not known.keys() & {"mean", "std"}:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from driftgate.models import SourceModel
 from driftgate.serve.answers import Answer
+from driftgate.text import problems
 from driftgate.types import DriftgateError
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
@@ -75,9 +76,7 @@ def read_request(body: bytes, header_length: str | None, most_values: int) -> tu
     try:
         request = InferRequest.model_validate_json(body[:length])
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise DriftgateError(f"Expected a request of the Open Inference Protocol: {place} {first['msg']}.") from error
+        raise DriftgateError(f"Expected a request of the Open Inference Protocol but {problems(error)}.") from error
     wrong = [output.name for output in request.outputs or [] if output.name not in OUTPUTS]
     if wrong:
         raise DriftgateError(f"Expected outputs out of {', '.join(OUTPUTS)} but got {wrong[0]!r}.")

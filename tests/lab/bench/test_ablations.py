@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 from PIL import Image
 from support import load_benchmark
-from synthetic_runs import decay_study, novelty_study, write_runs
+from synthetic_runs import decay_study, novelty_study, tiny_suite, write_runs
 
+from driftgate.lab.bench.parts import STUDIES, get_study
 from driftgate.lab.bench.plan import Plan, make_plan
-from driftgate.lab.bench.studies import STUDIES, get_study
-from driftgate.lab.bench.suite import parse_suite
 from driftgate.methods.gmm import GMMSettings
 from driftgate.types import DriftgateError
 
@@ -19,17 +18,7 @@ LEFT_OPEN = {"kl_form", "reduction", "covariance", "gate", "class_order", "batch
 
 
 def plan_of(study: str, **changes: object) -> Plan:
-    document = {
-        "name": "tiny",
-        "data": "digits",
-        "backbone": "cnn",
-        "pairs": ["rendered -> uci"],
-        "shifts": ["OPDA"],
-        "methods": ["source-only"],
-        "seeds": 1,
-        **changes,
-    }
-    return make_plan(parse_suite(document, "here"), study=get_study(study))
+    return make_plan(tiny_suite(**changes), study=get_study(study))
 
 
 def test_every_study_of_the_supplement_and_what_it_leaves_open() -> None:

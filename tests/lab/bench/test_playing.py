@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from synthetic_runs import tiny_suite
 from typer.testing import CliRunner
 
 from driftgate.lab.bench.estimate import estimate_plan
 from driftgate.lab.bench.folder import SweepFolder
+from driftgate.lab.bench.parts import parse_shares, playing_words, unusual
 from driftgate.lab.bench.plan import Plan, make_plan
-from driftgate.lab.bench.playing import parse_shares, playing_words, unusual
-from driftgate.lab.bench.suite import parse_suite
 from driftgate.lab.bench.sweep import run_sweep, summarise
 from driftgate.lab.cli import app
 from driftgate.shifts import Shift
@@ -21,19 +21,7 @@ from driftgate.types import DriftgateError
 
 
 def plan(**changes: Any) -> Plan:
-    """Digits that need no optional package, of which a run takes no time."""
-    document = {
-        "name": "tiny",
-        "data": "digits",
-        "backbone": "cnn",
-        "pairs": ["rendered -> uci"],
-        "shifts": ["OPDA"],
-        "methods": ["source-only"],
-        "batch_size": 16,
-        "seeds": 1,
-        **changes,
-    }
-    return make_plan(parse_suite(document, "tiny"), limit=changes.get("limit", 4), quick_training=True)
+    return make_plan(tiny_suite(**changes), limit=changes.get("limit", 4), quick_training=True)
 
 
 @pytest.mark.parametrize(

@@ -15,17 +15,16 @@ from typing import Any
 
 import joblib
 import pytest
+from synthetic_runs import tiny_suite
 from typer.testing import CliRunner
 
 from driftgate.lab.bench import sweep as sweep_module
-from driftgate.lab.bench.estimate import estimate_plan, makespan, total_seconds, work_units
+from driftgate.lab.bench.estimate import Watcher, estimate_plan, makespan, total_seconds, work_units
 from driftgate.lab.bench.folder import SweepFolder
-from driftgate.lab.bench.jobs import Job, RunJob
-from driftgate.lab.bench.plan import Plan, make_plan
-from driftgate.lab.bench.studies import get_study
-from driftgate.lab.bench.suite import Suite, parse_suite, read_suite
+from driftgate.lab.bench.parts import get_study
+from driftgate.lab.bench.plan import Job, Plan, RunJob, make_plan
+from driftgate.lab.bench.suite import Suite, read_suite
 from driftgate.lab.bench.sweep import Sweep, run_sweep, score_of, summarise, work
-from driftgate.lab.bench.watch import Watcher
 from driftgate.lab.cli import app
 from driftgate.types import DriftgateError
 
@@ -41,21 +40,9 @@ KEYS = {"id", "suite", "source", "target", "shift", "seed", "study", "variant", 
 
 
 def tiny(**changes: Any) -> Suite:
-    """Digits that need no optional package, two short streams."""
-    document = {
-        "name": "tiny",
-        "title": "Tiny",
-        "data": "digits",
-        "backbone": "cnn",
-        "pairs": ["rendered -> uci"],
-        "shifts": ["PDA", "OPDA"],
-        "methods": ["source-only", "bn-stats", "gmm"],
-        "batch_size": 16,
-        "seeds": 1,
-        "training": {"held_out": 0.1},
-        **changes,
-    }
-    return parse_suite(document, "tiny")
+    """Two short streams."""
+    more = {"shifts": ["PDA", "OPDA"], "methods": ["source-only", "bn-stats", "gmm"], "training": {"held_out": 0.1}}
+    return tiny_suite(**{**more, **changes})
 
 
 def tiny_plan(**changes: Any) -> Plan:

@@ -14,9 +14,8 @@ from typing import Any
 
 import pandas as pd
 
-from driftgate.lab.bench.jobs import DIGITS
-from driftgate.lab.bench.playing import USUAL
-from driftgate.lab.bench.studies import STUDIES
+from driftgate.lab.bench.parts import STUDIES, USUAL
+from driftgate.lab.bench.plan import DIGITS
 
 Facts = dict[str, Any]
 LONGEST_LIST = 4

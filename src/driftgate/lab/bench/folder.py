@@ -13,7 +13,6 @@ import socket
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -21,7 +20,7 @@ from typing import Any, Literal
 from filelock import FileLock, Timeout
 
 from driftgate.files import write_text
-from driftgate.lab.bench.jobs import Job, ModelJob, RunJob, short
+from driftgate.lab.bench.plan import Job, ModelJob, RunJob, short
 from driftgate.lab.bench.suite import Suite
 from driftgate.types import DriftgateError
 
@@ -33,42 +32,24 @@ State = Literal["done", "failed", "open"]
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
 class SweepFolder:
     """The paths in a folder of results, and how to read and write them."""
 
-    path: Path
-
-    @property
-    def records(self) -> Path:
-        return self.path / "records"
-
-    @property
-    def failures(self) -> Path:
-        return self.path / "failures"
-
-    @property
-    def models(self) -> Path:
-        return self.path / "models"
-
-    @property
-    def progress(self) -> Path:
-        return self.path / "progress"
-
-    @property
-    def suite_file(self) -> Path:
-        return self.path / "suite.json"
+    def __init__(self, path: Path) -> None:
+        self.path, self.suite_file = path, path / "suite.json"
+        self.records, self.failures, self.models = path / "records", path / "failures", path / "models"
+        self.progress, self.locks = path / "progress", path / "locks"
 
     def prepare(self, suite: Suite) -> None:
         """Create the folder, sweep out what killed processes left, note the suite; refuses a folder of another."""
-        for folder in (self.records, self.failures, self.models, self.progress, self.path / "locks"):
+        for folder in (self.records, self.failures, self.models, self.progress, self.locks):
             folder.mkdir(parents=True, exist_ok=True)
             for left in folder.glob(".*"):
                 with suppress(OSError):
                     if time.time() - left.stat().st_mtime > STALE_SECONDS:
                         left.unlink()
         self.reports()
-        with FileLock(self.path / "locks" / "suite.lock"):
+        with FileLock(self.locks / "suite.lock"):
             self._note_suite(suite)
 
     def check_suite(self, suite: Suite) -> None:
@@ -165,7 +146,7 @@ class SweepFolder:
     @contextmanager
     def lock(self, digest: str) -> Iterator[bool]:
         """Hold a job's lock inside; answers False if somebody else holds it. The system frees a killed process's."""
-        lock = FileLock(self.path / "locks" / f"{short(digest)}.lock", timeout=0)
+        lock = FileLock(self.locks / f"{short(digest)}.lock", timeout=0)
         try:
             lock.acquire()
         except Timeout:

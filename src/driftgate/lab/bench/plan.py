@@ -1,7 +1,12 @@
-"""What a suite comes to: source models to train and runs to do."""
+"""What a suite comes to: source models to train and runs to do, each with an id that says what it is.
+
+An id ends in eight digits of a hash over everything that decides the result, so that a changed setting is another run
+and the same one is never done twice.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -9,18 +14,155 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from driftgate.lab.bench.entries import MethodEntry, Pair
-from driftgate.lab.bench.jobs import Job, ModelJob, RunJob, digest_of, make_id, open_cached
-from driftgate.lab.bench.playing import unusual
-from driftgate.lab.bench.studies import BASELINE, Study, Variant
+from pydantic import BaseModel, ConfigDict
+
+from driftgate.lab.bench.parts import BASELINE, MethodEntry, Pair, Playing, Study, Variant, playing_words, unusual
 from driftgate.lab.bench.suite import Suite
 from driftgate.lab.data.datasets import DataSet, FileData
-from driftgate.lab.files import file_sha256
+from driftgate.lab.data.named import open_cached
+from driftgate.lab.data.orders import StreamShare
+from driftgate.lab.data.streams import DomainStream
+from driftgate.lab.files import digest_of, file_sha256
 from driftgate.models import SourceModel
 from driftgate.models.backbones import UNTRAINED, check_backbone, check_weights
 from driftgate.models.layers import GROUPS, select_parameters
 from driftgate.shifts import ClassOrder, ClassSplit, Shift
 from driftgate.types import DriftgateError
+
+DIGITS = 8
+"""An id ends in so many digits of a hash; whatever stands before them may be named anew."""
+
+LONGEST_NAME = 150
+"""Characters of an id before its hash; file systems take 255 with endings."""
+
+
+class ModelJob(BaseModel):
+    """A source model to train: ``data`` under ``root``, domain ``source``, its first ``num_classes`` classes.
+
+    Shifts with as many source classes share it. ``training`` holds all of ``PretrainSettings``, ``per_class`` the
+    number of images of each class to train on at most, ``digest`` the whole hash, ``classes`` the classes that stand
+    first where the suite names them, ``given`` the file of a model that is trained already.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    id: str
+    digest: str
+    data: str
+    root: str | None
+    source: str
+    num_classes: int
+    seed: int
+    backbone: str
+    weights: str | None
+    input_size: tuple[int, int] | None
+    training: dict[str, Any]
+    per_class: int | None
+    classes: tuple[str, ...] = ()
+    given: str | None = None
+
+    @property
+    def label(self) -> str:
+        """For people."""
+        return f"{self.source} {self.num_classes} classes seed {self.seed}: source training"
+
+    def open_data(self) -> DataSet:
+        """The data set, its classes in the order of this model's."""
+        return open_cached(self.data, self.root, self.classes)
+
+    @property
+    def class_split(self) -> ClassSplit:
+        """The source classes alone: what a target shares or adds makes no difference here."""
+        return ClassSplit(self.num_classes, 0, 0)
+
+
+class RunJob(BaseModel):
+    """One method over one stream, on the source model of ``model``.
+
+    ``settings`` holds all settings of the method, ``limit`` the number of batches at most, ``unknown_share`` the share
+    of unknown samples where it is not that of the data, ``study`` and ``variant`` what an ablation calls it.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    id: str
+    digest: str
+    suite: str
+    model: ModelJob
+    targets: tuple[str, ...]
+    shift: Shift
+    split: str
+    class_order: ClassOrder
+    method: str
+    preset: str | None
+    settings: dict[str, Any]
+    seed: int
+    batch_size: int
+    drop_last: bool
+    limit: int | None
+    playing: Playing
+    unknown_share: str | None
+    study: str | None
+    variant: str | None
+
+    @property
+    def source(self) -> str:
+        return self.model.source
+
+    @property
+    def target(self) -> str:
+        """All targets as one text."""
+        return "+".join(self.targets)
+
+    @property
+    def label(self) -> str:
+        """For people."""
+        share = [] if self.unknown_share is None else [f"{self.unknown_share} unknown"]
+        words = [*([] if self.variant is None else [self.variant]), *playing_words(self.playing.as_dict()), *share]
+        told = f" ({', '.join(words)})" if words else ""
+        return f"{self.source} -> {self.target} {self.shift.value} {self.method}{told} seed {self.seed}"
+
+    @property
+    def share(self) -> StreamShare | None:
+        """The share of unknown samples, if it is not that of the data."""
+        return None if self.unknown_share is None else StreamShare.parse(self.unknown_share)
+
+    @property
+    def class_split(self) -> ClassSplit:
+        """The split that says which classes come and what scores them."""
+        split = ClassSplit.parse(self.split, self.class_order)
+        return split if self.share is None else self.share.scored(split)
+
+    def open_stream(self, input_size: tuple[int, int]) -> DomainStream:
+        """The stream, in an order of the seed's."""
+        data = self.model.open_data()
+        return DomainStream(
+            [data.domain(name, seed=self.seed) for name in self.targets],
+            self.class_split,
+            input_size=input_size,
+            batch_size=self.batch_size,
+            seed=self.seed,
+            drop_last=self.drop_last,
+            workers=0,
+            limit=None if self.limit is None else self.limit * self.batch_size,
+            unknown_share=self.share,
+            **self.playing.model_dump(),
+        )
+
+
+Job = ModelJob | RunJob
+
+
+def short(digest: str) -> str:
+    """The digits of a digest that an id ends in."""
+    return digest[:DIGITS]
+
+
+def make_id(parts: Iterable[str], digest: str) -> str:
+    """``art-OPDA-gmm-seed0-1a2b3c4d``: readable, fit for a file's name, and different for different jobs."""
+    name = re.sub(r"[^A-Za-z0-9_.+=-]+", "_", "-".join(parts)).lstrip(".")
+    return f"{name[:LONGEST_NAME]}-{short(digest)}"
+
 
 QUICK_PER_CLASS = 40
 """Source images of each class in a quick training, which has one epoch."""
@@ -60,7 +202,7 @@ def make_plan(
         study: an ablation: its method in all its variants, instead of the suite's methods.
         model: a source model that is trained already; it must know the source classes of every shift.
     """
-    entries = suite.methods if study is None else (_entry(suite, study.method),)
+    entries = suite.methods if study is None else (suite.entry(study.method),)
     suite.changed(methods=[entry.model_dump() for entry in entries]).check_methods()
     if model is None:
         check_backbone(suite.backbone)
@@ -68,14 +210,15 @@ def make_plan(
     if limit is not None and limit < 1:
         raise DriftgateError(f"Expected a limit of at least one batch but got {limit}; leave it out for all.")
     data = open_cached(suite.data, None if root is None else str(root))
-    planner = _Planner(suite, data, root, limit or suite.limit, quick_training, study, model)
+    planner = _Planner(suite, data, root, limit or suite.limit, quick_training, study)
     models: dict[str, ModelJob] = {}
     runs: dict[str, RunJob] = {}
-    pairs = list(dict.fromkeys(resolve_pair(data, pair) for pair in suite.pairs))
+    pairs = list(dict.fromkeys(pair.resolve(data) for pair in suite.pairs))
     variants = (BASELINE,) if study is None else study.variants
     # Seeds outermost: a sweep that is stopped early has something of every cell.
     for seed, pair, shift in product(suite.seeds, pairs, suite.shifts):
         source = planner.model_job(pair.source, shift, seed)
+        source = source if model is None else _given_model(source, model, shift)
         for share, entry, variant in product(planner.shares(shift), entries, variants):
             if entry.runs_under(shift):
                 run = planner.run_job(source, pair, entry, shift=shift, seed=seed, variant=variant, share=share)
@@ -108,19 +251,6 @@ def merge_plans(plans: Sequence[Plan]) -> Plan:
     return Plan(plans[0].suite, list(models.values()), list(runs.values()))
 
 
-def resolve_pair(data: DataSet, pair: Pair) -> Pair:
-    """The pair with the names of the data set, and the usual targets if it has none."""
-    source = data.canonical(pair.source)
-    targets = tuple(data.canonical(name) for name in pair.targets) or data.targets(source)
-    if source in targets:
-        raise DriftgateError(f"Expected targets other than the source but got the pair {pair}; name others.")
-    return Pair(source=source, targets=targets)
-
-
-def _entry(suite: Suite, method: str) -> MethodEntry:
-    return next((entry for entry in suite.methods if entry.name == method), MethodEntry(name=method))
-
-
 @dataclass(frozen=True)
 class _Planner:
     """What all jobs of a plan share."""
@@ -131,7 +261,6 @@ class _Planner:
     limit: int | None
     quick: bool
     study: Study | None
-    given: Path | None
 
     def split(self, shift: Shift, order: ClassOrder) -> ClassSplit:
         custom = self.suite.splits.get(shift)
@@ -146,10 +275,7 @@ class _Planner:
         return self.suite.unknown_shares if self.split(shift, "shared-first").target_private else ()
 
     def model_job(self, source: str, shift: Shift, seed: int) -> ModelJob:
-        job = self._trained(source, shift, seed)
-        return job if self.given is None else _given_model(job, self.given, shift)
-
-    def _trained(self, source: str, shift: Shift, seed: int) -> ModelJob:
+        """The source model to train; the one that is given instead has a job of its own."""
         suite = self.suite
         parts = () if suite.classes is None else suite.classes.parts(shift, self.data.class_names)
         classes = tuple(name for part in parts for name in part)
@@ -161,34 +287,27 @@ class _Planner:
         if self.quick:
             training = training.model_copy(update={"epochs": 1})
         recipe = training.model_dump(mode="json")
-        per_class = QUICK_PER_CLASS if self.quick else None
-        digest = digest_of(
-            {
-                "data": suite.data,
-                "source": source,
-                "images": _images(self.data, (source,)),
-                "classes": list(data.class_names[:num_classes]),
-                "backbone": suite.backbone,
-                "input_size": suite.input_size,
-                "weights": _weights_digest(suite.weights),
-                "training": _not_as_ever(recipe),
-                "per_class": per_class,
-            }
-        )
+        facts: dict[str, Any] = {
+            **{"data": suite.data, "source": source, "backbone": suite.backbone, "input_size": suite.input_size},
+            "per_class": QUICK_PER_CLASS if self.quick else None,
+        }
+        decides = {
+            "images": _images(self.data, (source,)),
+            "classes": list(data.class_names[:num_classes]),
+            "weights": _weights_digest(suite.weights),
+            "training": _not_as_ever(recipe),
+        }
+        digest = digest_of({**facts, **decides})
         words = [source, f"{num_classes}-classes", *([f"seed{own_seed}"] if suite.source_per_seed else [])]
         return ModelJob(
+            **facts,
             id=make_id(words, digest),
             digest=digest,
-            data=suite.data,
             root=None if self.root is None else str(self.root),
-            source=source,
             num_classes=num_classes,
             seed=own_seed,
-            backbone=suite.backbone,
             weights=suite.weights,
-            input_size=suite.input_size,
             training=recipe,
-            per_class=per_class,
             classes=classes,
         )
 
@@ -207,45 +326,36 @@ class _Planner:
         order = variant.class_order or suite.class_order
         split = str(self.split(shift, order))
         settings = entry.resolve(suite.data, seed, **variant.settings)
-        batch_size = variant.batch_size or suite.batch_size
-        digest = digest_of(
-            {
-                "model": model.digest,
-                "targets": list(pair.targets),
-                "images": _images(self.data, pair.targets),
-                "split": f"{split} {order}",
-                "method": entry.name,
-                "settings": _not_as_ever(settings),
-                "seed": seed,
-                "batch_size": batch_size,
-                "drop_last": suite.drop_last,
-                "limit": self.limit,
-                # Only what is not as usual, so that runs of versions that knew nothing else stay what they are.
-                **unusual(suite.playing.as_dict()),
-                **({} if share is None else {"unknown_share": share}),
-                **({} if not model.classes else {"class_names": list(model.classes)}),
-            }
-        )
+        facts: dict[str, Any] = {
+            **{"targets": pair.targets, "method": entry.name, "seed": seed, "drop_last": suite.drop_last},
+            **{"batch_size": variant.batch_size or suite.batch_size, "limit": self.limit},
+        }
+        decides = {
+            "model": model.digest,
+            "images": _images(self.data, pair.targets),
+            "split": f"{split} {order}",
+            "settings": _not_as_ever(settings),
+            # Only what is not as usual, so that runs of versions that knew nothing else stay what they are.
+            **unusual(suite.playing.as_dict()),
+            **({} if share is None else {"unknown_share": share}),
+            **({} if not model.classes else {"class_names": list(model.classes)}),
+        }
+        digest = digest_of({**facts, **decides})
         study = None if self.study is None else self.study.name
         named = [] if study is None else [study, variant.name.removeprefix(f"{study}=")]
         named += [] if share is None else [f"unknown{share}"]
         parts = [pair.source, "+".join(pair.targets), shift.value, entry.name, f"seed{seed}", *named]
         return RunJob(
+            **facts,
             id=make_id(parts, digest),
             digest=digest,
             suite=suite.name,
             model=model,
-            targets=pair.targets,
             shift=shift,
             split=split,
             class_order=order,
-            method=entry.name,
             preset=entry.preset_for(suite.data),
             settings=settings,
-            seed=seed,
-            batch_size=batch_size,
-            drop_last=suite.drop_last,
-            limit=self.limit,
             playing=suite.playing,
             unknown_share=share,
             study=study,
@@ -254,7 +364,7 @@ class _Planner:
 
 
 def _not_as_ever(settings: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in settings.items() if AS_EVER.get(name) != value}
+    return {name: value for name, value in settings.items() if name not in AS_EVER or AS_EVER[name] != value}
 
 
 def _images(data: DataSet, domains: Iterable[str]) -> list[int] | None:

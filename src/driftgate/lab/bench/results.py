@@ -21,9 +21,10 @@ from pydantic import BaseModel, ValidationError
 
 from driftgate.lab.bench.comparable import choose, mixed_runs
 from driftgate.lab.bench.folder import json_files, load_object
-from driftgate.lab.bench.jobs import DIGITS
+from driftgate.lab.bench.plan import DIGITS
 from driftgate.record import RECORD_FORMAT, Numbers, Protocol, Record
 from driftgate.shifts import Shift
+from driftgate.text import problems
 from driftgate.types import DriftgateError
 
 SHIFTS = tuple(shift.value for shift in Shift)
@@ -160,7 +161,7 @@ def _read_folder(folder: Path, suites: dict[str, Results]) -> None:
             rows.append(run_row(record, path, name))
             definitions.update(record.definitions)
         except (ValidationError, ValueError) as error:
-            problems.append(f"{path} is no record and was left out: {_first(error)}")
+            problems.append(f"{path} is no record and was left out: {_wrong(error)}")
     name = name or (rows[0]["suite"] if rows else folder.name)
     own = suites.setdefault(name, Results(name))
     own.info = {**info, **own.info}
@@ -179,7 +180,7 @@ def _read_folder(folder: Path, suites: dict[str, Results]) -> None:
             ModelFacts.model_validate(document)
             own.models[path.stem] = document
         except ValidationError as error:
-            own.warnings.append(f"{path} describes no model and was left out: {_first(error)}")
+            own.warnings.append(f"{path} describes no model and was left out: {_wrong(error)}")
 
 
 def _without_repetitions(suite: Results) -> None:
@@ -203,12 +204,9 @@ def _documents(paths: Sequence[Path], problems: list[str]) -> Iterator[tuple[Pat
             problems.append(f"{path} cannot be read and was left out: {error}")
 
 
-def _first(error: ValidationError | ValueError) -> str:
-    """The first thing that is wrong, in a line."""
-    if not isinstance(error, ValidationError):
-        return str(error)
-    first = error.errors()[0]
-    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+def _wrong(error: ValidationError | ValueError) -> str:
+    """What is wrong, in a line."""
+    return problems(error) if isinstance(error, ValidationError) else str(error)
 
 
 def run_row(record: Record, path: Path, suite: str = "") -> dict[str, Any]:

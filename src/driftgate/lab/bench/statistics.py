@@ -55,7 +55,9 @@ def summarise(values: ArrayLike) -> Summary:
     """Mean, std and 95 % interval of ``values`` (at least one, all finite)."""
     given = np.asarray(values, dtype=np.float64)
     if len(given) == 0 or not np.isfinite(given).all():
-        raise DriftgateError(f"Expected at least one value, all finite, but got {given.tolist()}.")
+        raise DriftgateError(
+            f"Expected at least one value, all finite, but got {given.tolist()}; leave the others out."
+        )
     n, mean = len(given), math.fsum(given) / len(given)
     if n == 1:
         return Summary(1, mean)

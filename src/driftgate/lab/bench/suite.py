@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -15,14 +15,14 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from driftgate.lab.bench.entries import ClassNames, MethodEntry, Pair
-from driftgate.lab.bench.playing import Playing, check_shares, parse_shares
+from driftgate.lab.bench.parts import ClassNames, MethodEntry, Pair, Playing, check_shares, parse_shares
 from driftgate.lab.data.datasets import DATASETS
 from driftgate.lab.data.orders import Arrangement, Order
 from driftgate.lab.pretrain import PretrainSettings
 from driftgate.methods import available
 from driftgate.models.backbones import RESNETS
 from driftgate.shifts import ClassOrder, ClassSplit, Shift
+from driftgate.text import problems
 from driftgate.types import DriftgateError
 
 FOLDER = "suites"
@@ -152,6 +152,10 @@ class Suite(BaseModel):
     def training_settings(self, seed: int) -> PretrainSettings:
         """The recipe of the source models."""
         return PretrainSettings.for_dataset(self.data, **self.training, seed=seed)
+
+    def entry(self, method: str) -> MethodEntry:
+        """How the suite has a method; as it is where the suite has it not."""
+        return next((entry for entry in self.methods if entry.name == method), MethodEntry(name=method))
 
     def check_methods(self) -> None:
         """Refuse methods, presets and settings that do not exist; the suite was read without looking at them."""
@@ -304,9 +308,9 @@ def parse_suite(document: Any, origin: str) -> Suite:
     try:
         return Suite(**document)
     except ValidationError as error:
-        raise DriftgateError(f"Expected a suite in {origin} but {_describe(error)}") from error
+        raise DriftgateError(f"Expected a suite in {origin} but {problems(error, _known)}; mend it there.") from error
     except (DriftgateError, TypeError, RecursionError) as error:
-        raise DriftgateError(f"Expected a suite in {origin} but: {error} Mend it there.") from error
+        raise DriftgateError(f"Expected a suite in {origin} but: {error}; mend it there.") from error
 
 
 def _several(value: Any) -> list[Any] | tuple[Any, ...]:
@@ -327,19 +331,6 @@ def _yaml(text: str, origin: str) -> Any:
     return float(value) if isinstance(value, str) and re.fullmatch(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+", value) else value
 
 
-def _describe(error: ValidationError) -> str:
-    """One line for a person out of pydantic's report."""
-    parts = []
-    for item in error.errors():
-        place = ".".join(str(part) for part in item["loc"])
-        message = item["msg"].removeprefix("Value error, ")
-        if item["type"] == "extra_forbidden":
-            model = MethodEntry if place.startswith("methods") else Pair if place.startswith("pairs") else Suite
-            known = ", ".join(model.model_fields)
-            parts.append(f"there is no {place!r}; expected one of {known}")
-        elif item["type"] == "missing":
-            parts.append(f"{place!r} is missing")
-        else:
-            given = f", got {item['input']!r}" if place and not isinstance(item["input"], dict) else ""
-            parts.append(f"{place}: {message}{given}" if place else message)
-    return "; ".join(parts) + "; mend it there."
+def _known(place: str) -> Iterable[str]:
+    """Which keys there are at a place of a suite."""
+    return (MethodEntry if place.startswith("methods") else Pair if place.startswith("pairs") else Suite).model_fields

@@ -17,7 +17,7 @@ import time
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -28,8 +28,7 @@ from threadpoolctl import threadpool_limits
 
 from driftgate.files import write_text
 from driftgate.lab.bench.folder import SweepFolder
-from driftgate.lab.bench.jobs import Job, ModelJob, RunJob
-from driftgate.lab.bench.plan import Plan
+from driftgate.lab.bench.plan import Job, ModelJob, Plan, RunJob
 from driftgate.lab.data.named import few_per_class
 from driftgate.lab.pretrain import PretrainSettings, pretrain
 from driftgate.log import StreamLog
@@ -303,7 +302,7 @@ def train(job: ModelJob, folder: SweepFolder, reporter: Reporter, device: str = 
     facts = {
         **job.model_dump(include={"id", "source", "num_classes", "seed", "data", "backbone", "training", "per_class"}),
         "input_size": model.spec.image_size,
-        **report.as_dict(),
+        **asdict(report),
         "versions": versions(),
         "digest": job.digest,
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,11 +17,13 @@ from driftgate.lab.cli.experiment import (
     source_class_names,
     split_names,
 )
+from driftgate.lab.cli.options import DataOptions, RunOptions, StreamOptions
 from driftgate.lab.data.orders import StreamShare
 from driftgate.lab.data.streams import DomainStream
-from driftgate.lab.files import file_sha256, writable_folder
+from driftgate.lab.files import file_sha256
 from driftgate.loggers import make_logger
 from driftgate.models import SourceModel
+from driftgate.shifts import ClassSplit
 from driftgate.stream import LONG_STREAM, run_stream
 from driftgate.types import DriftgateError
 
@@ -34,97 +35,26 @@ SHARES = {
 }
 
 
-@dataclass(frozen=True)
-class DomainsRun:
-    """What the options of ``adapt --data`` say, the model and the method apart; ``reading`` is for ``open_dataset``."""
-
-    data: str | None
-    target: tuple[str, ...]
-    root: Path | None
-    shift: str | None
-    split: str | None
-    class_order: str
-    batch_size: int
-    seed: int
-    drop_last: bool
-    order: str
-    concentration: float
-    arrangement: str
-    repeat: int
-    unknown_share: str | None
-    limit: int | None
-    workers: int
-    strict: bool
-    reading: dict[str, Any]
-    compile_backbone: bool
-    logs: tuple[str, ...]
-    out: Path | None
-    save: Path | None
-    resume: bool
-    checkpoint_every: float
-    guard: bool
-
-
-def adapt_domains(choice: Choice, run: DomainsRun, *, as_json: bool) -> None:
+def adapt_domains(choice: Choice, data: DataOptions, played: StreamOptions, run: RunOptions) -> None:
     """Predict, score and learn; a run that was stopped goes on."""
-    if run.data is None or not run.target:
-        raise DriftgateError("Expected --data and --target, or --images with a plain folder of pictures.")
+    if data.data is None or not played.target:
+        raise DriftgateError(
+            "Expected --data and --target but one is missing; give both, or --images with a plain folder of pictures."
+        )
     if run.resume and run.out is None:
-        raise DriftgateError("Expected --out with --resume: the folder of the run that was stopped.")
-    if run.resume and run.guard:
-        raise DriftgateError("Expected --guard without --resume: what it knows is in no checkpoint.")
+        raise DriftgateError("Expected --out with --resume but got none; name the folder of the run that was stopped.")
+    if run.resume and played.guard:
+        raise DriftgateError("Expected --guard without --resume: what it knows is in no checkpoint; leave one out.")
     choice.check_file()
-    checkpoint = None if run.out is None else progress_file(writable_folder(run.out) / PROGRESS, run.resume)
-    checkpoint = None if run.guard else checkpoint
-    dataset, classes = open_split(run.data, run.root, run.shift, run.split, run.class_order, **run.reading)
-    source = choice.open_model()
-    source.check_class_names(source_class_names(dataset, classes))
-    share = None if run.unknown_share is None else StreamShare.parse(run.unknown_share)
-    classes = classes if share is None else share.scored(classes)
-    domains = [dataset.domain(name, seed=run.seed) for name in split_names(run.target)]
-    stream = DomainStream(
-        domains,
-        classes,
-        input_size=source.spec.image_size,
-        batch_size=run.batch_size,
-        seed=run.seed,
-        drop_last=run.drop_last,
-        order=run.order,  # type: ignore[arg-type]  # it checks the names itself
-        concentration=run.concentration,
-        arrangement=run.arrangement,  # type: ignore[arg-type]
-        repeat=run.repeat,
-        unknown_share=share,
-        strict=run.strict,
-        workers=run.workers,
-        limit=run.limit,
-        pin=source.mean.device.type == "cuda",
-    )
+    checkpoint = None if run.out is None else progress_file(run.out / PROGRESS, run.resume)
+    checkpoint = None if played.guard else checkpoint
+    stream, classes, source = open_stream(choice, data, played, run)
     method = choice.create(source)
-    compiled = run.compile_backbone and _try_to_compile(source, run.batch_size)
-    # A stopped run goes on only if all of this is the same: what decides the numbers, but not where the files lie.
-    protocol: dict[str, Any] = {
-        "data": run.data,
-        "target": [domain.name for domain in domains],
-        "images_per_target": [len(domain) for domain in domains],
-        "class_order": classes.order,
-        "model_file": None if choice.file is None else choice.file.name,
-        "model_sha256": None if choice.file is None else file_sha256(choice.file),
-        "network": choice.network,
-        "preset": choice.preset,
-        "seed": run.seed,
-        "batch_size": run.batch_size,
-        "drop_last": run.drop_last,
-        "order": run.order,
-        "concentration": run.concentration if run.order == "dirichlet" else None,
-        "arrangement": run.arrangement,
-        "repeat": run.repeat,
-        "unknown_share": None if share is None else str(share),
-        "limit": run.limit,
-        "compile": run.compile_backbone,
-    }
+    compiled = played.compile_backbone and _try_to_compile(source, run.batch_size)
+    protocol = _protocol(choice, data, played, run, stream)
     with resumable(checkpoint, run.save):
         with progress_bars() as report, ExitStack() as stack:
-            guard = Guard(method, _new_folder(run.out, stack)) if run.guard else None
+            guard = Guard(method, _new_folder(run.out, stack)) if played.guard else None
             label = f"{method.name} on {', '.join(protocol['target'])}"
             result = run_stream(
                 method,
@@ -133,7 +63,7 @@ def adapt_domains(choice: Choice, run: DomainsRun, *, as_json: bool) -> None:
                 protocol=protocol,
                 checkpoint=checkpoint,
                 checkpoint_every=run.checkpoint_every,
-                on_step=[stack.enter_context(make_logger(text, append=run.resume)) for text in run.logs],
+                on_step=[stack.enter_context(make_logger(text, append=run.resume)) for text in run.logs or ()],
                 on_batch=lambda log: report(label, len(log), len(stream)),
                 learner=guard,
             )
@@ -144,7 +74,7 @@ def adapt_domains(choice: Choice, run: DomainsRun, *, as_json: bool) -> None:
             result.save(run.out / RECORD)
         if run.save is not None:
             method.save(run.save)
-    if as_json:
+    if run.as_json:
         print_json(result.record)
     else:
         _print_record(result.record)
@@ -154,6 +84,62 @@ def adapt_domains(choice: Choice, run: DomainsRun, *, as_json: bool) -> None:
         note(f"The record is in {run.out / RECORD}.")
     if run.save is not None:
         note(f"The adapted method is in {run.save}.")
+
+
+def open_stream(
+    choice: Choice, data: DataOptions, played: StreamOptions, run: RunOptions
+) -> tuple[DomainStream, ClassSplit, SourceModel]:
+    """The stream that the options name, its classes, and the model it is for."""
+    dataset, classes = open_split(data)
+    source = choice.open_model()
+    source.check_class_names(source_class_names(dataset, classes))
+    share = None if played.unknown_share is None else StreamShare.parse(played.unknown_share)
+    classes = classes if share is None else share.scored(classes)
+    stream = DomainStream(
+        [dataset.domain(name, seed=run.seed) for name in split_names(played.target or [])],
+        classes,
+        input_size=source.spec.image_size,
+        batch_size=run.batch_size,
+        seed=run.seed,
+        drop_last=played.drop_last,
+        order=played.order,  # type: ignore[arg-type]  # it checks the names itself
+        concentration=played.concentration,
+        arrangement=played.arrangement,  # type: ignore[arg-type]
+        repeat=played.repeat,
+        unknown_share=share,
+        strict=played.strict,
+        workers=run.workers,
+        limit=played.limit,
+        pin=source.mean.device.type == "cuda",
+    )
+    return stream, classes, source
+
+
+def _protocol(
+    choice: Choice, data: DataOptions, played: StreamOptions, run: RunOptions, stream: DomainStream
+) -> dict[str, Any]:
+    """What must be the same for a stopped run to go on: all that decides the numbers, but not where the files lie."""
+    domains = stream.domains
+    return {
+        "data": data.data,
+        "target": [domain.name for domain in domains],
+        "images_per_target": [len(domain) for domain in domains],
+        "class_order": stream.split.order,
+        "model_file": None if choice.file is None else choice.file.name,
+        "model_sha256": None if choice.file is None else file_sha256(choice.file),
+        "network": choice.network,
+        "preset": choice.preset,
+        "seed": run.seed,
+        "batch_size": run.batch_size,
+        "drop_last": played.drop_last,
+        "order": played.order,
+        "concentration": played.concentration if played.order == "dirichlet" else None,
+        "arrangement": played.arrangement,
+        "repeat": played.repeat,
+        "unknown_share": played.unknown_share and str(StreamShare.parse(played.unknown_share)),
+        "limit": played.limit,
+        "compile": played.compile_backbone,
+    }
 
 
 def _new_folder(out: Path | None, stack: ExitStack) -> Path:

@@ -6,19 +6,18 @@ import csv
 import json
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from driftgate.checkpoint import CHECKPOINT_SECONDS, Pace
+from driftgate.checkpoint import Pace
 from driftgate.files import only_writer, write_text
 from driftgate.lab.cli.console import duration, make_table, note, output, percent, print_json
 from driftgate.lab.cli.experiment import Choice
+from driftgate.lab.cli.options import PictureOptions, RunOptions
 from driftgate.lab.data.pictures import PictureFolder
 from driftgate.log import Step, Tally
 from driftgate.loggers import make_logger
 from driftgate.methods import Method, load_method
-from driftgate.models.pictures import MAX_PIXELS
 from driftgate.progress import ended_by_signals
 from driftgate.stream import Hook, stream_steps, versions
 from driftgate.types import UNKNOWN, UNLABELED, DriftgateError
@@ -28,24 +27,6 @@ COLUMNS = ("file", "label", "name", "probability", "novelty", "threshold", "lear
 UNKNOWN_NAME = "unknown"
 NEWS_SECONDS = 60.0
 """Between two lines about a folder that is followed."""
-
-
-@dataclass(frozen=True)
-class ImagesRun:
-    """What the options of ``adapt --images`` say, the model and the method apart."""
-
-    images: Path
-    batch_size: int = 64
-    workers: int = 1
-    follow: bool = False
-    idle: float | None = None
-    predictions: Path | None = None
-    logs: tuple[str, ...] = ()
-    out: Path | None = None
-    save: Path | None = None
-    resume: bool = False
-    checkpoint_every: float = CHECKPOINT_SECONDS
-    max_pixels: int = MAX_PIXELS
 
 
 class PredictionsFile:
@@ -64,7 +45,9 @@ class PredictionsFile:
         with self.path.open(newline="", encoding="utf-8") as file:
             rows = csv.reader(file)
             if tuple(next(rows, ())) != COLUMNS:
-                raise DriftgateError(f"Expected the columns {', '.join(COLUMNS)} in {self.path} but it has others.")
+                raise DriftgateError(
+                    f"Expected the columns {', '.join(COLUMNS)} in {self.path} but it has others; name another file."
+                )
             if not resume:
                 raise DriftgateError(f"Found {self.path}; give --resume to go on with it, or name another file.")
             return [row[0] for row in rows if len(row) == len(COLUMNS)]
@@ -88,31 +71,31 @@ class PredictionsFile:
             csv.writer(file).writerows(rows)
 
 
-def adapt_images(choice: Choice, run: ImagesRun, *, as_json: bool) -> None:
+def adapt_images(choice: Choice, images: Path, pictures: PictureOptions, run: RunOptions, max_pixels: int) -> None:
     """Predict and learn, picture by picture as they come; Ctrl-C ends it like the end of the folder."""
     started = time.perf_counter()
     method = choice.create(choice.open_model())
     if run.resume and run.save is not None and run.save.exists():
         method = saved_method(run.save, method)
-    names, file = method.model.spec.class_names, run.predictions
+    names, file = method.model.spec.class_names, pictures.predictions
     tally = Tally(names)
     with ExitStack() as stack:
-        stack.enter_context(only_writer(run.predictions))
+        stack.enter_context(only_writer(file))
         stack.enter_context(only_writer(run.save))
         rows = None if file is None else PredictionsFile(file, names, resume=run.resume)
-        hooks: list[Hook] = [stack.enter_context(make_logger(text, append=run.resume)) for text in run.logs]
+        hooks: list[Hook] = [stack.enter_context(make_logger(text, append=run.resume)) for text in run.logs or ()]
         hooks += [] if rows is None else [rows]
         stopped = stack.enter_context(ended_by_signals())
         folder = PictureFolder(
-            run.images,
+            images,
             method.model.spec,
             batch_size=run.batch_size,
             done=[] if rows is None else rows.done,
-            follow=run.follow,
-            idle=run.idle,
+            follow=pictures.follow,
+            idle=pictures.idle,
             stopped=stopped.is_set,
             workers=run.workers,
-            max_pixels=run.max_pixels,
+            max_pixels=max_pixels,
         )
         news, saving = Pace(NEWS_SECONDS), Pace(run.checkpoint_every)
         for step in stream_steps(method, folder):
@@ -125,17 +108,17 @@ def adapt_images(choice: Choice, run: ImagesRun, *, as_json: bool) -> None:
                 method.save(run.save)
     if run.save is not None:
         method.save(run.save)
-    record = _record(method, run, tally, folder, time.perf_counter() - started)
+    record = _record(method, images, tally, folder, time.perf_counter() - started)
     path = None if run.out is None else run.out / RECORD
     if path is not None:
         write_text(path, json.dumps(record, indent=2, allow_nan=False) + "\n")
-    if as_json:
+    if run.as_json:
         print_json(record)
     else:
         _print(record)
     if folder.skipped:
         note(f"{len(folder.skipped)} pictures could not be read, the first is {folder.skipped[0]}.")
-    for what, place in (("rows are", run.predictions), ("adapted method is", run.save), ("record is", path)):
+    for what, place in (("rows are", file), ("adapted method is", run.save), ("record is", path)):
         if place is not None:
             note(f"The {what} in {place}.")
 
@@ -151,12 +134,12 @@ def saved_method(path: Path, fresh: Method) -> Method:
     return saved
 
 
-def _record(method: Method, run: ImagesRun, tally: Tally, folder: PictureFolder, seconds: float) -> dict[str, Any]:
+def _record(method: Method, images: Path, tally: Tally, folder: PictureFolder, seconds: float) -> dict[str, Any]:
     return {
         "method": method.name,
         "settings": method.settings.model_dump(mode="json"),
         "model": method.model.spec.model_dump(mode="json"),
-        "images": str(run.images),
+        "images": str(images),
         "batches": tally.batches,
         "samples": tally.samples,
         "skipped": folder.skipped,

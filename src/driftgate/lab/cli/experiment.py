@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 import torch
+from torch import nn
 
 from driftgate.files import only_writer
 from driftgate.lab.cli.console import note
-from driftgate.lab.cli.own_network import open_model
+from driftgate.lab.cli.options import DataOptions, MethodOptions
 from driftgate.lab.data.datasets import DataSet, open_dataset
 from driftgate.methods import Method, create, resolve_settings
 from driftgate.methods.registry import check_device
-from driftgate.models import SourceModel
-from driftgate.plugins import import_module
+from driftgate.models import SourceModel, wrap
+from driftgate.plugins import import_module, import_object
 from driftgate.progress import remove_progress
 from driftgate.shifts import ClassOrder, ClassSplit
 from driftgate.types import DriftgateError
@@ -28,7 +29,7 @@ from driftgate.types import DriftgateError
 class Choice:
     """The method and the model that the options name: a file, a network of the user's own, or the one in the other.
 
-    ``network`` is ``my_module:build``; see ``own_network``.
+    ``network`` is ``my_module:build``; see ``open_model``.
     """
 
     method: str
@@ -62,24 +63,12 @@ class Choice:
         return create(self.method, model, preset=self.preset, **self.settings)
 
 
-def make_choice(
-    *,
-    method: str,
-    preset: str | None,
-    settings: list[str] | None,
-    imports: list[str] | None,
-    model: Path | None,
-    network: str | None,
-    class_names: str | None,
-    network_size: int | None,
-    device: str,
-    **more: Any,
-) -> Choice:
+def make_choice(given: MethodOptions, **more: Any) -> Choice:
     """What the options say about method and model; ``more`` are settings that have options of their own."""
-    for module in imports or []:
+    for module in given.imports or []:
         import_module(module)
-    chosen = {**more, **parse_settings(settings or [])}
-    choice = Choice(method, preset, chosen, model, network, class_names, network_size, device)
+    named = (given.method, given.preset, {**more, **parse_settings(given.settings or [])}, given.model, given.network)
+    choice = Choice(*named, given.class_names, given.network_size, given.device)
     choice.check()  # a misspelt setting should not wait for the model to load
     return choice
 
@@ -99,17 +88,17 @@ def check_class_order(text: str) -> ClassOrder:
     """The class order of that name."""
     known = get_args(ClassOrder)
     if text not in known:
-        raise DriftgateError(f"Expected a class order out of {', '.join(known)} but got {text!r}.")
+        raise DriftgateError(f"Expected a class order out of {', '.join(known)} but got {text!r}; name one of them.")
     return cast(ClassOrder, text)
 
 
-def open_split(
-    data: str, root: Path | None, shift: str | None, split: str | None, class_order: str, **rules: Any
-) -> tuple[DataSet, ClassSplit]:
-    """The data set and the split that the options name; ``rules`` are those of ``open_dataset``."""
-    order = check_class_order(class_order)
-    opened = open_dataset(data, root, **rules)
-    return opened, opened.split(shift, order, split)
+def open_split(given: DataOptions) -> tuple[DataSet, ClassSplit]:
+    """The data set and the split that the options name."""
+    order = check_class_order(given.class_order)
+    if given.data is None:
+        raise DriftgateError("Expected --data NAME; 'driftgate data check NAME --root DIR' tells what is there.")
+    opened = open_dataset(given.data, given.root, allow_outside=given.allow_outside, max_pixels=given.max_pixels)
+    return opened, opened.split(given.shift, order, given.split)
 
 
 def source_class_names(data: DataSet, split: ClassSplit) -> tuple[str, ...]:
@@ -122,7 +111,9 @@ def split_names(texts: Sequence[str]) -> list[str]:
     names = [name.strip() for text in texts for name in text.split(",") if name.strip()]
     for name in names:
         if names.count(name) > 1:
-            raise DriftgateError(f"Expected each domain once but got {name!r} {names.count(name)} times.")
+            raise DriftgateError(
+                f"Expected each domain once but got {name!r} {names.count(name)} times; leave out the others."
+            )
     return names
 
 
@@ -132,7 +123,7 @@ def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key.strip():
-            raise DriftgateError(f"Expected --set key=value but got {pair!r}.")
+            raise DriftgateError(f"Expected --set key=value but got {pair!r}; write it so.")
         try:
             settings[key.strip()] = json.loads(value)
         except json.JSONDecodeError:
@@ -167,3 +158,62 @@ def resumable(progress: Path | None, output: Path | None) -> Iterator[None]:
         raise KeyboardInterrupt(f"The same command with --resume goes on from {progress}.") from interruption
     if progress is not None:
         remove_progress(progress)
+
+
+def open_model(
+    file: Path | None, network: str | None, class_names: str | None = None, input_size: int | None = None
+) -> SourceModel:
+    """The model of ``file``; or the network that ``my_module:build`` makes, its weights from ``file`` if that is given.
+
+    ``build()`` gives a plain network, or what ``driftgate.wrap`` made of it where more has to be said than class names
+    and the side of the pictures.
+    """
+    if network is None:
+        if file is None:
+            raise DriftgateError(
+                "Expected a model but got none; give --model FILE, or --network my_module:build for a network of "
+                "your own."
+            )
+        if class_names is not None or input_size is not None:
+            raise DriftgateError("Expected --class-names and --input-size only with --network; the file has its own.")
+        return SourceModel.load(file)
+    own = build_network(network)
+    if not isinstance(own, SourceModel):
+        size: dict[str, Any] = {} if input_size is None else {"input_size": (input_size, input_size)}
+        own = wrap(own, None if class_names is None else read_class_names(class_names), **size)
+    elif class_names is not None or input_size is not None:
+        raise DriftgateError(
+            f"Expected no --class-names and no --input-size: {network} gives a model that has its own; leave them out."
+        )
+    return own if file is None else SourceModel.load(file, model=own)
+
+
+def build_network(text: str) -> nn.Module:
+    """What the function ``my_module:build`` returns, called without arguments."""
+    build = import_object(text)
+    if not callable(build):
+        raise DriftgateError(
+            f"Expected a function {text} but it is a {type(build).__name__}; name a function that returns the network."
+        )
+    network = build()
+    if not isinstance(network, nn.Module):
+        raise DriftgateError(
+            f"Expected {text} to return a network, an nn.Module or what driftgate.wrap made of one, but it returned "
+            f"{type(network).__name__}; return the network there."
+        )
+    return network
+
+
+def read_class_names(text: str) -> list[str]:
+    """Names with commas between, or a file with one a line."""
+    file = Path(text)
+    if "," not in text and file.is_file():
+        names = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+    else:
+        names = [name.strip() for name in text.split(",")]
+    names = [name for name in names if name]
+    if not names:
+        raise DriftgateError(
+            f"Expected class names with commas between, or a file with one a line, but got {text!r}; write them so."
+        )
+    return names

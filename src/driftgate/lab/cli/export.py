@@ -41,7 +41,7 @@ def export(
     from driftgate.types import DriftgateError
 
     if to not in SUFFIXES:
-        raise DriftgateError(f"Expected --to out of {', '.join(SUFFIXES)} but got {to!r}.")
+        raise DriftgateError(f"Expected --to out of {', '.join(SUFFIXES)} but got {to!r}; name one of them.")
     path = writable_file(out or file.with_suffix(SUFFIXES[to]))
     method = load_method(file)
     batch = None
@@ -50,7 +50,10 @@ def export(
 
         batch = next(iter(PictureFolder(sample, method.model.spec, batch_size=MOST_SAMPLES)), None)
         if batch is None:
-            raise DriftgateError(f"Expected pictures in {sample} but it holds none that can be read.")
+            raise DriftgateError(
+                f"Expected pictures in {sample} but it holds none that can be read; name a folder with pictures of "
+                "the stream."
+            )
     report = method.export(path, to, sample=batch)  # type: ignore[arg-type]  # checked above
     if as_json:
         compared = {name: getattr(report, name) if report.samples else None for name in ("agreement", "difference")}

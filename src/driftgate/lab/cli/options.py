@@ -1,83 +1,224 @@
-"""Options that several commands share."""
+"""Options: single ones that several commands have, and groups of them, each a dataclass that a command takes whole."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
-Data = Annotated[
-    str,
-    typer.Option("--data", help="Data set: pacs, visda, domainnet, office-home, digits, or folder for any other tree."),
+CHECKPOINT_SECONDS = 120.0
+"""As ``driftgate.checkpoint`` has it, which takes a second to import; a test compares them."""
+MAX_PIXELS = 50_000_000
+"""As ``driftgate.models.pictures`` has it."""
+
+AllowOutside = Annotated[
+    bool, typer.Option("--allow-outside", help="Let list files name images that do not lie under --root.")
 ]
-DataOrNot = Annotated[
-    str | None,
-    typer.Option("--data", help="Data set: pacs, visda, domainnet, office-home, digits, or folder for any other tree."),
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else, on stdout.")]
+CheckpointEvery = Annotated[
+    float,
+    typer.Option("--checkpoint-every", min=0.0, help="Seconds between two saves of what --resume goes on from."),
+]
+ClassOrder = Annotated[
+    str, typer.Option("--class-order", help="Order of the classes: shared-first (as all public code) or paper.")
+]
+Device = Annotated[
+    str,
+    typer.Option("--device", help="Where to compute: auto takes what is there; cpu, cuda, cuda:1, mps, or any other."),
+]
+Idle = Annotated[float | None, typer.Option("--idle", min=0.0, help="End after so many seconds without a new picture.")]
+Imports = Annotated[
+    list[str] | None,
+    typer.Option("--import", help="A module or file with methods of your own, to be known by name; repeat it."),
+]
+InputSize = Annotated[
+    int | None, typer.Option("--input-size", min=8, help="Side of the pictures; the backbone's own if not given.")
+]
+MaxPixels = Annotated[
+    int, typer.Option("--max-pixels", min=1, help="Of an image; a larger one counts as broken and is not decoded.")
+]
+Precision = Annotated[
+    str | None, typer.Option("--precision", help="What networks compute in: float32, bfloat16, or float16 on CUDA.")
 ]
 Root = Annotated[
     Path | None,
     typer.Option("--root", help="Folder that holds <domain>/<class>/<image>, or the data set's list files."),
 ]
-ShiftName = Annotated[
-    str | None, typer.Option("--shift", help="Category shift: PDA, ODA or OPDA. Not needed with --split.")
-]
+Seed = Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="Decides everything that is drawn at random.")]
 Split = Annotated[
     str | None,
     typer.Option("--split", help="Shared/source-private/target-private classes like 3/2/2, instead of the built-in."),
 ]
-ClassOrder = Annotated[
-    str,
-    typer.Option("--class-order", help="Order of the classes: shared-first (as all public code) or paper."),
-]
-CheckpointEvery = Annotated[
-    float,
-    typer.Option("--checkpoint-every", min=0.0, help="Seconds between two saves of what --resume goes on from."),
-]
-CHECKPOINT_SECONDS = 120.0
-"""As ``driftgate.checkpoint`` has it, which takes a second to import; a test compares them."""
-AllowOutside = Annotated[
-    bool, typer.Option("--allow-outside", help="Let list files name images that do not lie under --root.")
-]
-MaxPixels = Annotated[
-    int, typer.Option("--max-pixels", min=1, help="Of an image; a larger one counts as broken and is not decoded.")
-]
-MAX_PIXELS = 50_000_000
-"""As ``driftgate.models.pictures`` has it."""
-Seed = Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="Decides everything that is drawn at random.")]
-Workers = Annotated[int, typer.Option("--workers", min=0, help="Threads that decode images.")]
-Device = Annotated[
-    str,
-    typer.Option("--device", help="Where to compute: auto takes what is there; cpu, cuda, cuda:1, mps, or any other."),
-]
 Strict = Annotated[bool, typer.Option("--strict", help="Fail at a broken image instead of skipping it.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else, on stdout.")]
-Network = Annotated[
+Weights = Annotated[
     str | None,
-    typer.Option(
-        "--network", help="Your own network: my_module:build or path/to/file.py:build, a function that returns it."
-    ),
+    typer.Option("--weights", help="File of pretrained weights (.pth, .safetensors), or none for random ones."),
 ]
-ClassNames = Annotated[
-    str | None,
-    typer.Option("--class-names", help="Classes of --network, in the order of its outputs: a,b,c or a file of lines."),
-]
-NetworkSize = Annotated[
-    int | None, typer.Option("--input-size", min=1, help="Side of the pictures of --network, where it does not tell.")
-]
-Logs = Annotated[
-    list[str] | None,
-    typer.Option("--log", help="Curves of every step: csv:FILE, tensorboard:DIR or mlflow:URI; repeat it for several."),
-]
-Imports = Annotated[
-    list[str] | None,
-    typer.Option("--import", help="A module or file with methods of your own, to be known by name; repeat it."),
-]
-ModelOrNot = Annotated[
-    Path | None, typer.Option("--model", help="Source model, as pretrain or import-checkpoint wrote it.")
-]
-MethodName = Annotated[str, typer.Option("--method", help="Name of the method; see driftgate methods.")]
-Preset = Annotated[str | None, typer.Option("--preset", help="A named set of the method's settings.")]
-Settings = Annotated[
-    list[str] | None, typer.Option("--set", help="A setting of the method as key=value; repeat it for several.")
-]
+Workers = Annotated[int, typer.Option("--workers", min=0, help="Threads that decode images.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataOptions:
+    """A data set on the disk, and which of its classes are the source's."""
+
+    data: Annotated[
+        str | None,
+        typer.Option(
+            "--data", help="Data set: pacs, visda, domainnet, office-home, digits, or folder for any other tree."
+        ),
+    ] = None
+    root: Root = None
+    shift: Annotated[
+        str | None, typer.Option("--shift", help="Category shift: PDA, ODA or OPDA. Not needed with --split.")
+    ] = None
+    split: Split = None
+    class_order: ClassOrder = "shared-first"
+    allow_outside: AllowOutside = False
+    max_pixels: MaxPixels = MAX_PIXELS
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodOptions:
+    """A method, and the model it adapts."""
+
+    model: Annotated[
+        Path | None, typer.Option("--model", help="Source model, as pretrain or import-checkpoint wrote it.")
+    ] = None
+    network: Annotated[
+        str | None,
+        typer.Option(
+            "--network", help="Your own network: my_module:build or path/to/file.py:build, a function that returns it."
+        ),
+    ] = None
+    class_names: Annotated[
+        str | None,
+        typer.Option(
+            "--class-names", help="Classes of --network, in the order of its outputs: a,b,c or a file of lines."
+        ),
+    ] = None
+    network_size: Annotated[
+        int | None,
+        typer.Option("--input-size", min=1, help="Side of the pictures of --network, where it does not tell."),
+    ] = None
+    method: Annotated[str, typer.Option("--method", help="Name of the method; see driftgate methods.")] = "gmm"
+    preset: Annotated[str | None, typer.Option("--preset", help="A named set of the method's settings.")] = None
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting of the method as key=value; repeat it for several.")
+    ] = None
+    imports: Imports = None
+    device: Device = "auto"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PictureOptions:
+    """A plain folder of pictures."""
+
+    images: Annotated[
+        Path | None,
+        typer.Option("--images", help="A plain folder of pictures, newest last, in place of --data: no labels."),
+    ] = None
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on with pictures that come into --images later, until Ctrl-C.")
+    ] = False
+    idle: Idle = None
+    predictions: Annotated[
+        Path | None, typer.Option("--predictions", help="File (.csv) that gets a row for every picture of --images.")
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamOptions:
+    """How the domains of a data set are played."""
+
+    target: Annotated[list[str] | None, typer.Option("--target", help="Target domain; repeat it for several.")] = None
+    drop_last: Annotated[bool, typer.Option("--drop-last", help="Leave out an incomplete last batch.")] = False
+    order: Annotated[str, typer.Option("--order", help="shuffled, or dirichlet for classes that come together.")] = (
+        "shuffled"
+    )
+    concentration: Annotated[
+        float, typer.Option("--concentration", help="Of the Dirichlet order; small = one class at a time.")
+    ] = 0.1
+    arrangement: Annotated[
+        str, typer.Option("--arrangement", help="Several targets mixed, or continual: one after another.")
+    ] = "mixed"
+    repeat: Annotated[
+        int, typer.Option("--repeat", min=1, help="Play the stream so many times; continual domains come back.")
+    ] = 1
+    unknown_share: Annotated[
+        str | None,
+        typer.Option("--unknown-share", help="Share of unknown samples: 0.3, or 0->0.8 to change along the stream."),
+    ] = None
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Use at most so many images in a pass.")] = None
+    strict: Strict = False
+    compile_backbone: Annotated[
+        bool, typer.Option("--compile", help="Use torch.compile for the backbone if a trial shows that it is faster.")
+    ] = False
+    guard: Annotated[
+        bool, typer.Option("--guard", help="Watch over the learning, and go back on alarm; see docs/guard.md.")
+    ] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """What every stream has: batches, a seed, and what is kept of it."""
+
+    batch_size: Annotated[int, typer.Option("--batch-size", min=1)] = 64
+    seed: Seed = 0
+    workers: Workers = 1
+    logs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--log", help="Curves of every step: csv:FILE, tensorboard:DIR or mlflow:URI; repeat it for several."
+        ),
+    ] = None
+    out: Annotated[Path | None, typer.Option("--out", help="Folder for the run record.")] = None
+    save: Annotated[Path | None, typer.Option("--save", help="File for the adapted method (.safetensors).")] = None
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run that was stopped in --out.")] = False
+    checkpoint_every: CheckpointEvery = CHECKPOINT_SECONDS
+    as_json: AsJson = False
+
+
+def command(app: typer.Typer, **facts: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """``app.command`` for a function that takes groups: every field of a group is an option of the command."""
+
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        hints = get_type_hints(function, include_extras=True)
+        groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+        found: list[inspect.Parameter] = []
+        for name, parameter in inspect.signature(function).parameters.items():
+            if name in groups:
+                found += _parameters(groups[name])
+            else:
+                found.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[name]))
+
+        def called(**given: Any) -> None:
+            made = {
+                name: kind(**{field.name: given.pop(field.name) for field in fields(kind)})
+                for name, kind in groups.items()
+            }
+            function(**made, **given)
+
+        called.__doc__, called.__name__ = function.__doc__, function.__name__
+        called.__signature__ = inspect.Signature(found)  # type: ignore[attr-defined]
+        called.__annotations__ = {parameter.name: parameter.annotation for parameter in found}
+        app.command(**facts)(called)
+        return function
+
+    return register
+
+
+def _parameters(group: Any) -> list[inspect.Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    return [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if field.default is MISSING else field.default,
+            annotation=hints[field.name],
+        )
+        for field in fields(group)
+    ]

@@ -15,10 +15,10 @@ from driftgate.lab.cli.console import duration, errors, make_table, note, output
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from driftgate.lab.bench.estimate import Snapshot, Watcher
     from driftgate.lab.bench.folder import SweepFolder
     from driftgate.lab.bench.plan import Plan
     from driftgate.lab.bench.sweep import SweepResult
-    from driftgate.lab.bench.watch import Snapshot, Watcher
 
 FAILED = 1
 LOOK_SECONDS = 0.5
@@ -28,8 +28,8 @@ LINE_SECONDS = 60.0
 
 def do_plan(plan: Plan, folder: SweepFolder, workers: int, backend: str = "loky", device: str = "cpu") -> SweepResult:
     """Do all jobs and show how far they are; a failure is named, and ends the command with exit code 1."""
+    from driftgate.lab.bench.estimate import Watcher
     from driftgate.lab.bench.sweep import run_sweep
-    from driftgate.lab.bench.watch import Watcher
 
     folder.prepare(plan.suite)
     with _shown(Watcher(plan, folder, workers)):
@@ -153,7 +153,7 @@ def print_scores(plan: Plan, folder: SweepFolder, result: SweepResult, as_json: 
 def show_plan(plan: Plan, folder: SweepFolder, workers: int, as_json: bool) -> None:
     """All jobs, done or not, and how long they would take."""
     from driftgate.lab.bench.estimate import estimate_plan, total_seconds
-    from driftgate.lab.bench.jobs import ModelJob
+    from driftgate.lab.bench.plan import ModelJob
 
     with progress_bars() as report:
         expected = estimate_plan(plan, folder, report)
@@ -202,7 +202,7 @@ def list_suites(as_json: bool) -> None:
 
 def list_studies(as_json: bool) -> None:
     """The studies of ``ablate``."""
-    from driftgate.lab.bench.studies import STUDIES
+    from driftgate.lab.bench.parts import STUDIES
 
     if as_json:
         print_json([study.model_dump(mode="json") for study in STUDIES.values()])

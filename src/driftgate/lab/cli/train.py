@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,32 +12,17 @@ from driftgate.lab.cli import options
 from driftgate.lab.cli.app import app
 from driftgate.lab.cli.console import duration, note, output, percent, print_json, progress_bars
 
+if TYPE_CHECKING:
+    from driftgate.lab.pretrain import PretrainReport
+    from driftgate.models import SourceModel
 
-@app.command(
-    epilog="Example: [bold]driftgate pretrain --data pacs --root data/pacs --source art_painting --shift OPDA "
-    "--backbone lite0 --input-size 112 --out art.safetensors[/bold]"
-)
-def pretrain(
-    *,
-    data: options.Data,
-    source: Annotated[list[str], typer.Option("--source", help="Source domain; repeat it to use several as one.")],
-    out: Annotated[Path, typer.Option("--out", help="File for the trained model (.safetensors).")],
-    root: options.Root = None,
-    shift: options.ShiftName = None,
-    split: options.Split = None,
-    class_order: options.ClassOrder = "shared-first",
-    backbone: Annotated[
-        str, typer.Option("--backbone", help="cnn (small pictures), lite0, resnet50, resnet50-v1, or timm/<any>.")
-    ] = "lite0",
-    input_size: Annotated[
-        int | None, typer.Option("--input-size", min=8, help="Side of the pictures; the backbone's own if not given.")
-    ] = None,
-    weights: Annotated[
-        str | None,
-        typer.Option("--weights", help="File of pretrained weights (.pth, .safetensors), or none for random ones."),
-    ] = None,
-    epochs: Annotated[int | None, typer.Option("--epochs", min=1, help="The data set's own if not given.")] = None,
-    lr: Annotated[float | None, typer.Option("--lr", help="Learning rate; the data set's own if not given.")] = None,
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingOptions:
+    """The recipe, where it is not the data set's own: fields of ``PretrainSettings``."""
+
+    epochs: Annotated[int | None, typer.Option("--epochs", min=1, help="The data set's own if not given.")] = None
+    lr: Annotated[float | None, typer.Option("--lr", help="Learning rate; the data set's own if not given.")] = None
     backbone_norm: Annotated[
         str | None,
         typer.Option(
@@ -44,20 +30,41 @@ def pretrain(
             help="Batch norm of the backbone: batch, or running to keep the pretrained statistics (small data sets); "
             "the data set's own if not given.",
         ),
-    ] = None,
-    batch_size: Annotated[int, typer.Option("--batch-size", min=2)] = 64,
+    ] = None
+    batch_size: Annotated[int, typer.Option("--batch-size", min=2)] = 64
     held_out: Annotated[
         float, typer.Option("--held-out", help="Share of each class kept out of training to measure accuracy on.")
-    ] = 0.0,
-    precision: Annotated[
-        str | None, typer.Option("--precision", help="What the backbone computes in: float32 or bfloat16.")
-    ] = None,
-    seed: options.Seed = 0,
+    ] = 0.0
+    precision: options.Precision = None
+    seed: options.Seed = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkOptions:
+    """The network to train, and where."""
+
+    backbone: Annotated[
+        str, typer.Option("--backbone", help="cnn (small pictures), lite0, resnet50, resnet50-v1, or timm/<any>.")
+    ] = "lite0"
+    input_size: options.InputSize = None
+    weights: options.Weights = None
+    device: options.Device = "auto"
+
+
+@options.command(
+    app,
+    epilog="Example: [bold]driftgate pretrain --data pacs --root data/pacs --source art_painting --shift OPDA "
+    "--backbone lite0 --input-size 112 --out art.safetensors[/bold]",
+)
+def pretrain(
+    *,
+    data: options.DataOptions,
+    source: Annotated[list[str], typer.Option("--source", help="Source domain; repeat it to use several as one.")],
+    out: Annotated[Path, typer.Option("--out", help="File for the trained model (.safetensors).")],
+    network: NetworkOptions,
+    recipe: TrainingOptions,
     workers: options.Workers = 1,
     strict: options.Strict = False,
-    allow_outside: options.AllowOutside = False,
-    max_pixels: options.MaxPixels = options.MAX_PIXELS,
-    device: options.Device = "auto",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Do two steps, tell how long it would take.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a training that was stopped.")] = False,
     checkpoint_every: options.CheckpointEvery = options.CHECKPOINT_SECONDS,
@@ -67,52 +74,34 @@ def pretrain(
 
     The model file carries input size, normalisation, class names and the statistics that some methods need.
     """
-    from driftgate.lab.cli.experiment import (
-        choose_device,
-        open_split,
-        progress_file,
-        resumable,
-        source_class_names,
-        split_names,
-    )
+    from driftgate.lab.cli import experiment
     from driftgate.lab.files import writable_file
-    from driftgate.lab.model_card import write_card
     from driftgate.lab.pretrain import PretrainSettings, estimate
     from driftgate.lab.pretrain import pretrain as train
     from driftgate.models import SourceModel
     from driftgate.models.backbones import check_backbone, check_weights
 
-    check_backbone(backbone)
-    check_weights(backbone, weights)
+    check_backbone(network.backbone)
+    check_weights(network.backbone, network.weights)
     stopped = out.with_name(f"{out.name}.progress.safetensors")
     if not dry_run:
         writable_file(out)
-        progress_file(stopped, resume)
-    dataset, classes = open_split(
-        data, root, shift, split, class_order, allow_outside=allow_outside, max_pixels=max_pixels
+        experiment.progress_file(stopped, resume)
+    dataset, classes = experiment.open_split(data)
+    domains = [dataset.domain(name, seed=recipe.seed) for name in experiment.split_names(source)]
+    settings = PretrainSettings.for_dataset(dataset.name, **asdict(recipe))
+    size = None if network.input_size is None else (network.input_size, network.input_size)
+    names = experiment.source_class_names(dataset, classes)
+    model = SourceModel.build(network.backbone, names, seed=recipe.seed, input_size=size, weights=network.weights).to(
+        experiment.choose_device(network.device)
     )
-    domains = [dataset.domain(name, seed=seed) for name in split_names(source)]
-    settings = PretrainSettings.for_dataset(
-        data,
-        epochs=epochs,
-        lr=lr,
-        backbone_norm=backbone_norm,
-        batch_size=batch_size,
-        held_out=held_out,
-        precision=precision,
-        seed=seed,
-    )
-    size = None if input_size is None else (input_size, input_size)
-    names = source_class_names(dataset, classes)
-    place = choose_device(device)
-    model = SourceModel.build(backbone, names, seed=seed, input_size=size, weights=weights).to(place)
     described: dict[str, Any] = {
-        "data": data,
+        "data": data.data,
         "source": [domain.name for domain in domains],
         "shift": classes.shift.value,
         "split": str(classes),
         "class_order": classes.order,
-        "backbone": backbone,
+        "backbone": network.backbone,
         "settings": settings.model_dump(mode="json"),
     }
     if dry_run:
@@ -122,7 +111,7 @@ def pretrain(
         else:
             output.print(f"Training would take about {duration(seconds)}; nothing was written.")
         return
-    with resumable(stopped, out):
+    with experiment.resumable(stopped, out):
         with progress_bars() as report:
             result = train(
                 model,
@@ -136,14 +125,24 @@ def pretrain(
                 checkpoint_every=checkpoint_every,
             )
         model.save(out)
-    card = write_card(model, out, _facts(described, result.as_dict()), described["settings"])
+    _write_card_and_print(model, out, described, result, as_json=as_json)
+
+
+def _write_card_and_print(
+    model: SourceModel, out: Path, described: dict[str, Any], result: PretrainReport, *, as_json: bool
+) -> None:
+    """Write the card, and say how it went."""
+    from driftgate.lab.model_card import write_card
+
+    card = write_card(model, out, _facts(described, asdict(result)), described["settings"])
     if as_json:
-        print_json({**described, "out": str(out), **result.as_dict()})
+        print_json({**described, "out": str(out), **asdict(result)})
         return
     held = "" if result.held_out_accuracy is None else f", {percent(result.held_out_accuracy)} % on what was held out"
     output.print(
-        f"{len(names)} classes of {', '.join(described['source'])}: accuracy {percent(result.accuracy)} % in the last "
-        f"epoch{held}; {result.samples:,} images, {result.steps:,} steps, {duration(result.seconds)} on {place}.",
+        f"{model.num_classes} classes of {', '.join(described['source'])}: accuracy {percent(result.accuracy)} % in "
+        f"the last epoch{held}; {result.samples:,} images, {result.steps:,} steps, {duration(result.seconds)} on "
+        f"{model.mean.device}.",
         markup=False,
     )
     if result.skipped:
@@ -163,8 +162,9 @@ def _facts(described: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-@app.command(
-    "import-checkpoint",
+@options.command(
+    app,
+    name="import-checkpoint",
     epilog="Example: [bold]driftgate import-checkpoint source_ckpt.pt --out source.safetensors --data visda "
     "--root data/visda --shift OPDA[/bold]",
 )
@@ -175,11 +175,7 @@ def import_checkpoint(
     class_names: Annotated[
         str | None, typer.Option("--class-names", help="Names of the source classes, separated by commas.")
     ] = None,
-    data: Annotated[str | None, typer.Option("--data", help="Take the class names from this data set.")] = None,
-    root: options.Root = None,
-    shift: options.ShiftName = None,
-    split: options.Split = None,
-    class_order: options.ClassOrder = "shared-first",
+    data: options.DataOptions,
     as_json: options.AsJson = False,
 ) -> None:
     """Turn a source model of the paper's authors into one of ours; nothing in the file is executed.
@@ -193,15 +189,15 @@ def import_checkpoint(
     from driftgate.models.import_checkpoint import import_checkpoint as read
     from driftgate.types import DriftgateError
 
-    if class_names is not None and data is not None:
+    if class_names is not None and data.data is not None:
         raise DriftgateError("Expected --class-names or --data but got both; give one of them.")
     writable_file(out)
     names = None if class_names is None else tuple(name.strip() for name in class_names.split(","))
-    if data is not None:
-        names = source_class_names(*open_split(data, root, shift, split, class_order))
+    if data.data is not None:
+        names = source_class_names(*open_split(data))
     model = read(checkpoint, names)
     model.save(out)
-    write_card(model, out, {"imported from": checkpoint.name, "class names from": data or "the command line"}, {})
+    write_card(model, out, {"imported from": checkpoint.name, "class names from": data.data or "the command line"}, {})
     if as_json:
         print_json({"out": str(out), "model": model.spec.model_dump(mode="json")})
     else:

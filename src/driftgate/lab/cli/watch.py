@@ -16,21 +16,14 @@ from driftgate.lab.cli.console import note
 from driftgate.lab.cli.serve import SaveEvery, State, tell_start
 
 
-@app.command(
-    epilog="Example: [bold]driftgate watch camera/ --model source.safetensors --state state --out labels.jsonl[/bold]"
+@options.command(
+    app,
+    epilog="Example: [bold]driftgate watch camera/ --model source.safetensors --state state --out labels.jsonl[/bold]",
 )
 def watch(
     *,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder where pictures arrive.")],
-    model: options.ModelOrNot = None,
-    network: options.Network = None,
-    class_names: options.ClassNames = None,
-    network_size: options.NetworkSize = None,
-    method: options.MethodName = "gmm",
-    preset: options.Preset = None,
-    settings: options.Settings = None,
-    imports: options.Imports = None,
-    device: options.Device = "auto",
+    chosen: options.MethodOptions,
     state: State = None,
     out: Annotated[
         Path | None,
@@ -38,9 +31,7 @@ def watch(
     ] = None,
     batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Pictures of a batch at most.")] = 64,
     save_every: SaveEvery = 100,
-    idle: Annotated[
-        float | None, typer.Option("--idle", min=0.0, help="End after so many seconds without a new picture.")
-    ] = None,
+    idle: options.Idle = None,
     workers: options.Workers = 1,
 ) -> None:
     """Label the pictures of a folder as they arrive, and learn from them: a JSON line a picture.
@@ -53,17 +44,7 @@ def watch(
     from driftgate.serve.engine import Engine, EngineSettings
     from driftgate.serve.state_folder import StateFolder
 
-    choice = make_choice(
-        method=method,
-        preset=preset,
-        settings=settings,
-        imports=imports,
-        model=model,
-        network=network,
-        class_names=class_names,
-        network_size=network_size,
-        device=device,
-    )
+    choice = make_choice(chosen)
     fresh = choice.create(choice.open_model())
     with ExitStack() as stack:
         stopped = stack.enter_context(ended_by_signals())

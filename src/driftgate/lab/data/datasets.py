@@ -84,7 +84,7 @@ class DataSet(ABC):
                 raise DriftgateError(
                     f"Expected the domain {known} of {self.name} but only {there} is there; {self.where_to_put(known)}"
                 )
-        raise DriftgateError(f"Expected a domain of {self.name} out of {there} but got {name!r}.")
+        raise DriftgateError(f"Expected a domain of {self.name} out of {there} but got {name!r}; name one of them.")
 
     def split(
         self, shift: Shift | str | None = None, order: ClassOrder = "shared-first", custom: str | None = None
@@ -96,12 +96,18 @@ class DataSet(ABC):
         elif not self.splits:
             raise DriftgateError(f"Expected a split like 10/5/50 because {self.name} has none built in; give --split.")
         elif wanted is None:
-            raise DriftgateError(f"Expected a shift out of {', '.join(Shift.__members__)} or a split like 10/5/50.")
+            raise DriftgateError(
+                f"Expected a shift out of {', '.join(Shift.__members__)} but got none; give --shift, or a split like "
+                "10/5/50."
+            )
         else:
             text = self.splits[wanted]
         split = ClassSplit.parse(text, order)
         if wanted is not None and split.shift is not wanted:
-            raise DriftgateError(f"Expected a split for {wanted.value} but {split} makes {split.shift.value}.")
+            raise DriftgateError(
+                f"Expected a split for {wanted.value} but {split} makes {split.shift.value}; leave out --shift, or "
+                "give another split."
+            )
         if split.num_classes > len(self.class_names):
             raise DriftgateError(
                 f"Expected at least {split.num_classes} classes for the split {split} but {self.name} has "
@@ -222,7 +228,9 @@ def open_dataset(
     if name == "digits":
         return DigitData()
     if name not in DATASETS:
-        raise DriftgateError(f"Expected a data set out of {', '.join(DATASETS)} but got {name!r}.")
+        raise DriftgateError(
+            f"Expected a data set out of {', '.join(DATASETS)} but got {name!r}; for a tree of your own, name folder."
+        )
     if root is None:
         raise DriftgateError(f"Expected the folder of {name} but got none; give --root.")
     return FileData(name, Path(root), RECIPES.get(name), allow_outside=allow_outside, max_pixels=max_pixels)
@@ -232,7 +240,9 @@ def _shift(shift: Shift | str) -> Shift:
     try:
         return Shift(shift.upper() if isinstance(shift, str) and not isinstance(shift, Shift) else shift)
     except ValueError as error:
-        raise DriftgateError(f"Expected a shift out of {', '.join(Shift.__members__)} but got {shift!r}.") from error
+        raise DriftgateError(
+            f"Expected a shift out of {', '.join(Shift.__members__)} but got {shift!r}; name one of them."
+        ) from error
 
 
 def _class_names(trees: Sequence[Sequence[str]], lists: Sequence[ListFile]) -> tuple[str, ...]:

@@ -34,7 +34,7 @@ def load_digits(domain: str, *, seed: int = 0, per_class: int = 500) -> tuple[Te
         return _mnist()
     if domain == "uci":
         return _uci()
-    raise DriftgateError(f"Expected a digits domain out of {', '.join(DOMAINS)} but got {domain!r}.")
+    raise DriftgateError(f"Expected a digits domain out of {', '.join(DOMAINS)} but got {domain!r}; name one of them.")
 
 
 @lru_cache(maxsize=1)

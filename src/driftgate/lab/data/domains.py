@@ -99,7 +99,9 @@ class FileDomain:
 
     def __init__(self, name: str, base: Path, paths: PathTable, classes: Tensor, max_pixels: int = MAX_PIXELS) -> None:
         if len(paths) != len(classes):
-            raise DriftgateError(f"Expected one class for each of {len(paths)} paths but got {len(classes)}.")
+            raise DriftgateError(
+                f"Expected one class for each of {len(paths)} paths but got {len(classes)}; give as many."
+            )
         self.name, self.base, self.classes, self.max_pixels = name, base, classes, max_pixels
         self._paths = paths
 
@@ -127,7 +129,7 @@ class MemoryDomain:
         if images.ndim != 4 or images.shape[1] != 3 or images.dtype != torch.uint8 or len(images) != len(classes):
             raise DriftgateError(
                 f"Expected uint8 images (n, 3, H, W) and n classes but got {images.dtype} {tuple(images.shape)} "
-                f"and {len(classes)} classes."
+                f"and {len(classes)} classes; convert them."
             )
         self.name, self.images, self.classes = name, images, classes.long()
 
@@ -276,7 +278,7 @@ def read_list(file: Path, num_classes: int | None = None) -> ListFile:
             folder = os.path.basename(os.path.dirname(parts[0]))
             telling = telling and folders.setdefault(label, folder) == folder
     if not len(paths):
-        raise DriftgateError(f"Expected lines 'path label' in {file} but it is empty.")
+        raise DriftgateError(f"Expected lines 'path label' in {file} but it is empty; fill or remove it.")
     telling = telling and len(set(folders.values())) == len(folders) and b"" not in folders.values()
     names = {label: os.fsdecode(folder) for label, folder in folders.items()} if telling else {}
     return ListFile(file, paths, _tensor(labels), names)
@@ -308,7 +310,7 @@ def list_domain(
     elif int(classes.max()) >= len(class_names):
         raise DriftgateError(
             f"Expected labels below {len(class_names)}, the number of classes, in {listed.file} but the largest is "
-            f"{int(classes.max())}."
+            f"{int(classes.max())}; mend the list."
         )
     base, dropped = _start_of(listed, bases, root)
     paths = _shortened(listed.paths, dropped)

@@ -174,4 +174,4 @@ def _nothing_found(name: str, root: Path, recipe: Recipe | None) -> str:
             f"Expected <domain>/<class>/<image> in {root} but found images directly in {here}; "
             "put a folder of the domain's name around the class folders."
         )
-    return f"Expected <domain>/<class>/<image> in {root} but found {here} and no images."
+    return f"Expected <domain>/<class>/<image> in {root} but found {here} and no images; look at --root."

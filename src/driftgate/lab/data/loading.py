@@ -150,7 +150,7 @@ def load_ahead(
     Closing the generator ends the threads. With 0 workers the caller's own thread does the work.
     """
     if workers < 0:
-        raise DriftgateError(f"Expected a number of workers of 0 or more but got {workers}.")
+        raise DriftgateError(f"Expected a number of workers of 0 or more but got {workers}; 0 reads in this thread.")
     if workers == 0:
         for item in items:
             yield function(item)

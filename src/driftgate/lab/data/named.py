@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from driftgate.lab.data.datasets import DataSet
+from driftgate.lab.data.datasets import DataSet, open_dataset
 from driftgate.lab.data.domains import Domain
 from driftgate.lab.data.loading import Transform
 from driftgate.types import DriftgateError
@@ -65,3 +66,9 @@ class NamedClasses(DataSet):
 
     def where_to_put(self, name: str) -> str:
         return self.data.where_to_put(name)
+
+
+@lru_cache(maxsize=8)
+def open_cached(name: str, root: str | None, classes: tuple[str, ...] = ()) -> DataSet:
+    """A data set, opened once a process: a worker does many runs on the same one. ``classes`` stand first in it."""
+    return NamedClasses(open_cached(name, root), classes) if classes else open_dataset(name, root)

@@ -27,7 +27,7 @@ class StreamShare:
 
     def __post_init__(self) -> None:
         if not (0 <= self.start <= 1 and 0 <= self.end <= 1):
-            raise DriftgateError(f"Expected an unknown share from 0 to 1 but got {self}.")
+            raise DriftgateError(f"Expected an unknown share from 0 to 1 but got {self}; name one.")
 
     @classmethod
     def parse(cls, text: str) -> StreamShare:
@@ -37,7 +37,8 @@ class StreamShare:
             return cls(float(start), float(end if arrow else start))
         except ValueError as error:
             raise DriftgateError(
-                f"Expected an unknown share from 0 to 1 like 0.3, or 0->0.8 for one that changes, but got {text!r}."
+                f"Expected an unknown share from 0 to 1 like 0.3, or 0->0.8 for one that changes, but got {text!r}; "
+                "write it so."
             ) from error
 
     @property

@@ -61,7 +61,7 @@ class PictureFolder:
     ) -> None:
         self.path, self.spec, self.batch_size = Path(path), spec, batch_size
         if not self.path.is_dir():
-            raise DriftgateError(f"Expected a folder of pictures but {path} is none.")
+            raise DriftgateError(f"Expected a folder of pictures but {path} is none; name one that is there.")
         self.transform = Transform(spec.image_size)  # refuses a model of rows
         self.follow, self.idle, self.stopped, self.workers = follow, idle, stopped, workers
         self.max_pixels = max_pixels

@@ -48,7 +48,8 @@ class SourceSamples:
     ) -> None:
         if batch_size < 1 or not 0.0 <= held_out < 1.0:
             raise DriftgateError(
-                f"Expected a positive batch size and a held-out share in [0, 1) but got {batch_size} and {held_out}."
+                f"Expected a positive batch size and a held-out share in [0, 1) but got {batch_size} and {held_out}; "
+                "change them."
             )
         self.samples = Samples(domains if isinstance(domains, Sequence) else [domains], split.source_classes)
         self.input_size, self.batch_size, self.seed, self.flip = input_size, batch_size, seed, flip

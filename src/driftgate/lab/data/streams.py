@@ -88,13 +88,13 @@ class DomainStream(Stream):
         pin: bool = False,
     ) -> None:
         if not domains:
-            raise DriftgateError("Expected at least one domain but got none.")
+            raise DriftgateError("Expected at least one domain but got none; name a target.")
         _check_choice("order", order, get_args(Order))
         _check_choice("arrangement", arrangement, get_args(Arrangement))
         if batch_size < 1 or (limit is not None and limit < 1) or not concentration > 0 or repeat < 1:
             raise DriftgateError(
                 "Expected a positive batch size, limit, concentration and number of passes but got "
-                f"{batch_size}, {limit}, {concentration} and {repeat}."
+                f"{batch_size}, {limit}, {concentration} and {repeat}; change them."
             )
         self.domains, self.split, self.arrangement = tuple(domains), split, arrangement
         self.batch_size, self.drop_last, self.strict, self.workers = batch_size, drop_last, strict, workers
@@ -245,4 +245,4 @@ def _num_batches(samples: int, batch_size: int, drop_last: bool) -> int:
 
 def _check_choice(what: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        raise DriftgateError(f"Expected an {what} out of {', '.join(choices)} but got {value!r}.")
+        raise DriftgateError(f"Expected an {what} out of {', '.join(choices)} but got {value!r}; name one of them.")

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from driftgate.lab.bench.names import OWN_METHOD, method_name
-from driftgate.lab.bench.playing import playing_words
+from driftgate.lab.bench.parts import playing_words
 from driftgate.lab.bench.published import published_suite
 from driftgate.lab.bench.results import Results
 from driftgate.lab.bench.statistics import Summary, compare, holm

@@ -18,10 +18,9 @@ from matplotlib.figure import Figure
 from driftgate.files import write_text
 from driftgate.lab import figures
 from driftgate.lab.bench.names import OWN_METHOD, method_color, method_name
-from driftgate.lab.bench.playing import USUAL
+from driftgate.lab.bench.parts import STUDIES, USUAL
 from driftgate.lab.bench.published import published_document, published_suite
 from driftgate.lab.bench.results import Results, read_results
-from driftgate.lab.bench.studies import STUDIES
 from driftgate.lab.bench.table_writers import file_name, write_tables
 from driftgate.lab.bench.tables import (
     Table,

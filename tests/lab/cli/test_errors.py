@@ -1,0 +1,45 @@
+"""What an error says: whatever a command can run into ends with what to do next. Read from the source, for no test
+could run into all of it."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import driftgate
+
+ROOT = Path(driftgate.__file__).parent
+PLACES = ("lab", "models", "checkpoint.py", "files.py", "loggers.py", "plugins.py", "progress.py", "shifts.py")
+"""What the command line is made of, and what it reads files, modules and numbers with."""
+
+
+def sentence(node: ast.expr) -> str:
+    """The words of a message; what is filled in is left out."""
+    return "".join(str(part.value) for part in ast.walk(node) if isinstance(part, ast.Constant))
+
+
+def without_advice(source: str) -> list[str]:
+    """The messages of errors that say what is wrong, but not what to do: nothing follows a semicolon."""
+    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call) and node.args]
+    raised = [node for node in calls if isinstance(node.func, ast.Name) and node.func.id.endswith("Error")]
+    told = [sentence(node.args[0]) for node in raised if "Driftgate" in ast.unparse(node.func)]
+    return [words for words in told if "Expected" in words and ";" not in words]
+
+
+def files() -> list[Path]:
+    return [
+        file for place in PLACES for file in sorted([*(ROOT / place).rglob("*.py"), ROOT / place]) if file.is_file()
+    ]
+
+
+@pytest.mark.parametrize("file", files(), ids=lambda file: str(file.relative_to(ROOT)))
+def test_every_error_ends_with_what_to_do_next(file: Path) -> None:
+    assert without_advice(file.read_text(encoding="utf-8")) == []
+
+
+def test_the_check_itself_sees_an_error_without_advice() -> None:
+    told = "raise DriftgateError(f'Expected a file but {path} is a folder{more}.')"
+    assert without_advice(told.replace("{more}", "")) == ["Expected a file but  is a folder."]
+    assert without_advice(told.replace("{more}", "; name the file in it")) == []
