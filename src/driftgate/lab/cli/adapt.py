@@ -84,6 +84,10 @@ def adapt(
     guard: Annotated[
         bool, typer.Option("--guard", help="Watch over the learning, and go back on alarm; see docs/guard.md.")
     ] = False,
+    max_delay: Annotated[
+        float | None,
+        typer.Option("--max-delay", help="Seconds a prediction may take once its batch has come; learning gives way."),
+    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Stream a target domain, or a plain folder of pictures, through a model: predict, learn, batch by batch.
@@ -128,6 +132,7 @@ def adapt(
             resume=resume,
             checkpoint_every=checkpoint_every,
             max_pixels=max_pixels,
+            max_delay=max_delay,
         )
         adapt_images(choice, pictures, as_json=as_json)
         return
@@ -160,6 +165,7 @@ def adapt(
         resume=resume,
         checkpoint_every=checkpoint_every,
         guard=guard,
+        max_delay=max_delay,
     )
     adapt_domains(choice, domains, as_json=as_json)
 

@@ -63,6 +63,7 @@ class DomainsRun:
     resume: bool
     checkpoint_every: float
     guard: bool
+    max_delay: float | None = None
 
 
 def adapt_domains(choice: Choice, run: DomainsRun, *, as_json: bool) -> None:
@@ -73,9 +74,11 @@ def adapt_domains(choice: Choice, run: DomainsRun, *, as_json: bool) -> None:
         raise DriftgateError("Expected --out with --resume: the folder of the run that was stopped.")
     if run.resume and run.guard:
         raise DriftgateError("Expected --guard without --resume: what it knows is in no checkpoint.")
+    if run.resume and run.max_delay is not None:
+        raise DriftgateError("Expected --max-delay without --resume: what is learned hangs on the clock.")
     choice.check_file()
     checkpoint = None if run.out is None else progress_file(writable_folder(run.out) / PROGRESS, run.resume)
-    checkpoint = None if run.guard else checkpoint
+    checkpoint = None if run.guard or run.max_delay is not None else checkpoint
     dataset, classes = open_split(run.data, run.root, run.shift, run.split, run.class_order, **run.reading)
     source = choice.open_model()
     source.check_class_names(source_class_names(dataset, classes))
@@ -136,6 +139,7 @@ def adapt_domains(choice: Choice, run: DomainsRun, *, as_json: bool) -> None:
                 on_step=[stack.enter_context(make_logger(text, append=run.resume)) for text in run.logs],
                 on_batch=lambda log: report(label, len(log), len(stream)),
                 learner=guard,
+                max_delay=run.max_delay,
             )
         if guard is not None:
             result.record["guard"] = guard.record()
@@ -202,6 +206,10 @@ def _print_record(record: dict[str, Any]) -> None:
     table.add_row(
         "peak MiB", f"{record['peak_memory_bytes'] / 2**20:,.0f}", "largest memory above that of the loaded model"
     )
+    if "pace" in record:
+        pace = record["pace"]
+        told = f"batches learned from and not; {pace['late']} predictions came later than {pace['max_delay']:g} s"
+        table.add_row("learned / not", f"{pace['learned']} / {pace['not_learned']}", told)
     if "guard" in record:
         events = [event for event in record["guard"]["events"] if event["kind"] != "snapshot"]
         told = "; ".join(event["reason"] for event in events)
