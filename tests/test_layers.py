@@ -27,7 +27,7 @@ LAYERS: list[set[str]] = [
     {"metrics"},
     {"log"},
     {"loggers"},
-    {"progress"},
+    {"progress", "pacing"},
     {"stream"},
     {"guard"},
     {"serve"},

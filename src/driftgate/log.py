@@ -26,6 +26,7 @@ class Step:
         targets: (N,) the truth, for scoring only, ``UNLABELED`` where it is not known; None for a batch without labels.
         seconds: that ``method.step`` took.
         batch: as it came from the loader.
+        delay: seconds from its coming until its prediction stood; NaN for a stream that waits.
     """
 
     number: int
@@ -33,6 +34,7 @@ class Step:
     targets: Tensor | None = None
     seconds: float = math.nan
     batch: Any = None
+    delay: float = math.nan
 
     def scalars(self) -> dict[str, float]:
         """The numbers worth a curve, by name; only those that are finite."""
@@ -46,6 +48,7 @@ class Step:
             "threshold/unknown": said.thresholds.unknown,
             "threshold/prediction": said.thresholds.prediction,
             "seconds": self.seconds,
+            "delay": self.delay,
             **{f"loss/{name}": float(value) for name, value in said.losses.items()},
         }
         if targets is not None:

@@ -61,6 +61,17 @@ class Seconds(_Part):
     median_per_batch: float | None = None
 
 
+class Pace(_Part):
+    """Of a stream that did not wait: batches that were learned from and that were not, and those predicted later than
+    ``max_delay`` seconds after they came."""
+
+    max_delay: float
+    learned: int
+    not_learned: int
+    late: int
+    largest_delay: float
+
+
 class ClassCounts(_Part):
     """Samples of each source class: how many came, were right, were rejected; and how many unknown ones it took."""
 
@@ -100,6 +111,7 @@ class Record(_Part):
     definitions: dict[str, str] = {}
     series: dict[str, Numbers] = {}
     seconds: Seconds = Seconds()
+    pace: Pace | None = None
     wall_seconds: float | None = None
     state_bytes: int | None = None
     peak_memory_bytes: int | None = None

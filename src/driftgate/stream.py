@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 
@@ -21,11 +21,12 @@ from driftgate.files import write_text
 from driftgate.log import Step, StreamLog, Tally
 from driftgate.methods.base import Method, method_info
 from driftgate.models.input import labels_of
+from driftgate.pacing import Learner, Pacing
 from driftgate.progress import Progress
 from driftgate.record import RECORD_FORMAT, Record
 from driftgate.resources import give_back_memory, peak_memory, reset_peak_memory, resident_memory
 from driftgate.shifts import ClassSplit, Shift
-from driftgate.types import UNKNOWN, UNLABELED, DriftgateError, Prediction, Stream
+from driftgate.types import UNKNOWN, UNLABELED, DriftgateError, Stream
 
 LONG_STREAM = 200
 """Batches from which on the tenths of a stream are long enough to be looked at one by one."""
@@ -74,14 +75,6 @@ def score_name(shift: Shift) -> str:
     return "accuracy" if shift is Shift.PDA else "h_score"
 
 
-class Learner(Protocol):
-    """What the loop asks for an answer: a method, or what stands around it."""
-
-    def step(self, batch: Any) -> Prediction:
-        """Predict the batch, then perhaps learn from it."""
-        ...
-
-
 def run_stream(
     method: Method,
     stream: Stream | Iterable[Any],
@@ -93,6 +86,7 @@ def run_stream(
     on_step: Hook | Sequence[Hook] = (),
     on_batch: Callable[[StreamLog], None] | None = None,
     learner: Learner | None = None,
+    max_delay: float | None = None,
 ) -> RunResult:
     """Run ``method`` over ``stream`` once, and score it where labels are known.
 
@@ -112,7 +106,12 @@ def run_stream(
         on_step: called after each batch with the step, one function or several; see ``driftgate.loggers``.
         on_batch: called after each batch with the log so far.
         learner: answers in the method's place, as a guard around it does; None for the method itself.
+        max_delay: seconds within which a prediction shall stand once its batch has come, for a stream that does not
+            wait: learning is skipped where there is no time for it, and the record's ``pace`` tells how often; see
+            ``driftgate.pacing``. What is learned then hangs on the clock, so that no such run can be resumed.
     """
+    if max_delay is not None and checkpoint is not None:
+        raise DriftgateError("Expected max_delay without a checkpoint: what is learned hangs on the clock; drop one.")
     if split is not None and split.num_source != method.model.num_classes:
         raise DriftgateError(
             f"Expected a split with {method.model.num_classes} source classes, as the model has, but {split} has "
@@ -120,13 +119,14 @@ def run_stream(
         )
     stream = stream if isinstance(stream, Stream) else PlainStream(stream)
     hooks = [on_step] if callable(on_step) else on_step
+    pacing = None if max_delay is None else Pacing(max_delay)
     identity = _identity(method, stream, split, protocol or {})
     with Progress(checkpoint, identity, checkpoint_every) as progress:
         log = progress.resume(method, stream)
         give_back_memory()  # what earlier work of this process left must count neither for nor against this run
         loaded = resident_memory() or 0
         reset_peak_memory()
-        for step in _steps(method, stream, len(log), learner or method):
+        for step in _steps(method, stream, len(log), learner or method, pacing):
             log.add(step)
             for hook in hooks:
                 hook(step)
@@ -136,21 +136,44 @@ def run_stream(
     if len(log) == 0:
         raise DriftgateError("Expected a stream with at least one batch but it is empty.")
     record = _record(method, log, split, protocol or {}, stream.skipped)
+    if pacing is not None:
+        record["pace"] = pacing.as_dict()
     return RunResult({**record, "peak_memory_bytes": max(peak_memory() - loaded, 0)}, log)
 
 
-def stream_steps(method: Method, stream: Stream | Iterable[Any]) -> Iterator[Step]:
-    """The steps of ``method`` over ``stream``, one by one, for a loop of your own; nothing of them is kept."""
-    return _steps(method, stream if isinstance(stream, Stream) else PlainStream(stream), 0, method)
+def stream_steps(
+    method: Method, stream: Stream | Iterable[Any], *, max_delay: float | Pacing | None = None
+) -> Iterator[Step]:
+    """The steps of ``method`` over ``stream``, one by one, for a loop of your own; nothing of them is kept.
+
+    ``max_delay`` as in ``run_stream``; a ``Pacing`` of your own keeps the counts.
+    """
+    pacing = Pacing(max_delay) if isinstance(max_delay, int | float) else max_delay
+    return _steps(method, stream if isinstance(stream, Stream) else PlainStream(stream), 0, method, pacing)
 
 
-def _steps(method: Method, stream: Stream, start: int, learner: Learner) -> Iterator[Step]:
+def _steps(
+    method: Method, stream: Stream, start: int, learner: Learner, pacing: Pacing | None = None
+) -> Iterator[Step]:
     spec, num_classes = method.model.spec, method.model.num_classes
+    if pacing is not None:
+        for number, (batch, prediction, seconds, delay) in enumerate(
+            pacing.steps(learner, _labelled(stream.batches(start=start), method)), start + 1
+        ):
+            yield Step(number, prediction, labels_of(batch, spec, num_classes), seconds, batch, delay)
+        return
     for number, batch in enumerate(stream.batches(start=start), start + 1):
         targets = labels_of(batch, spec, num_classes)  # first: a bad batch must not be learned from
         started = time.perf_counter()
         prediction = learner.step(batch)
         yield Step(number, prediction, targets, time.perf_counter() - started, batch)
+
+
+def _labelled(batches: Iterator[Any], method: Method) -> Iterator[Any]:
+    """The same batches, a bad one refused before it could be learned from."""
+    for batch in batches:
+        labels_of(batch, method.model.spec, method.model.num_classes)
+        yield batch
 
 
 class PlainStream(Stream):

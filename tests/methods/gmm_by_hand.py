@@ -8,12 +8,14 @@ than the default one are refused.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from memory.oracle import OracleMixture
+from support import SIZE
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -30,6 +32,7 @@ RULES = {
     "unknown_share": "auto",
     "tie_rule": "paper",
     "kl_form": "cross_entropy",
+    "backward": "together",
 }
 
 
@@ -56,17 +59,27 @@ class GMMByHand:
         self.source_head = (self.head_rows().detach(), self.parameters["classifier.bias"].detach())
         self.speeds: dict[str, Tensor] = {}
         self.quantiles = [0.0, 0.0]
-        self.batches = 0
+        self.batches = self.steps = 0
         self.mixture = OracleMixture(
             model.num_classes, reducer.out_features, settings["decay"], mean_shift=settings["mean_shift"]
         )
 
-    def step(self, images: Tensor, view: Tensor) -> Answer:
-        """Predict the images, then learn from them and from another view of them."""
+    def step(self, images: Tensor, draw: Callable[[Tensor], Tensor]) -> Answer:
+        """Predict the images, then perhaps learn from them and from another view of them, if there is one."""
         features, logits, reduced = self.forward(images)
         answer = self.assess(features.detach(), logits.detach(), reduced.detach())
-        _, _, reduced_view = self.forward(view)
-        contrastive = self.contrastive(torch.cat([reduced, reduced_view]), answer.pseudo_labels * 2)
+        self.steps += 1
+        sure = sum(label != UNLABELED for label in answer.pseudo_labels) / len(images)
+        if (self.steps - 1) % round(1 / self.settings["teach_share"]) or sure < self.settings["min_sure"]:
+            return replace(answer, pseudo_labels=[UNLABELED] * len(images))
+        views, labels = [reduced], [*answer.pseudo_labels]
+        if self.settings["second_view"] != "none":
+            view = draw(images)
+            if self.settings["second_view"] == "half":
+                view = F.interpolate(view, size=(SIZE // 2, SIZE // 2), mode="bilinear", antialias=True)
+            views.append(self.forward(view)[2])
+            labels += answer.pseudo_labels
+        contrastive = self.contrastive(torch.cat(views), labels)
         confident = self.cross_entropy(logits, answer.pseudo_labels)
         self.learn(self.settings["contrastive_weight"] * contrastive + self.settings["kl_weight"] * confident)
         return answer
@@ -80,9 +93,10 @@ class GMMByHand:
         """Features (N, D), logits (N, C) and reduced features (N, R)."""
         parts = self.parameters
         maps = F.conv2d(images.double(), parts["backbone.0.weight"], parts["backbone.0.bias"], padding=1)
+        side = maps.shape[-1] // 2
         maps = self.normalise("backbone.1", maps.transpose(0, 1).flatten(1).T).T.unflatten(1, (len(images), -1))
         # (8, N, 64) -> the mean over each quarter of 8 x 8 pixels.
-        quarters = (maps.mul(4).exp().log1p() / 4).unflatten(2, (2, 4, 2, 4)).mean(dim=(3, 5))
+        quarters = (maps.mul(4).exp().log1p() / 4).unflatten(2, (2, side, 2, side)).mean(dim=(3, 5))
         pooled = quarters.transpose(0, 1).flatten(1)
         features = pooled @ parts["bottleneck.0.weight"].T + parts["bottleneck.0.bias"]
         features = self.normalise("bottleneck.1", features)
@@ -113,6 +127,9 @@ class GMMByHand:
         prediction = max((known + unknown) / 2, chosen["certain_below"])
         unknown = max(unknown, chosen["certain_below"])
         labels, pseudo_labels = [], []
+        if chosen["answer"] != "classifier":
+            shares = torch.from_numpy(likelihood / chosen["likelihood_temperature"]).softmax(dim=1)
+            scores = shares if chosen["answer"] == "mixture" else (scores + shares) / 2
         source_scores = (features @ self.source_head[0].T + self.source_head[1]).softmax(dim=1)
         for value, row, density, source in zip(novelty, scores, likelihood, source_scores, strict=True):
             labels.append(int(row.argmax()) if value <= prediction else UNKNOWN)

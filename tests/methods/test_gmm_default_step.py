@@ -6,7 +6,7 @@ step that forgets to hand one on is noticed.
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -25,6 +25,12 @@ from driftgate.methods.gmm import GMM, GMMSettings
 FROZEN: dict[str, Any] = {
     **RULES,
     "seed": 0,
+    "effort": "full",
+    "teach_share": 1.0,
+    "backward_share": 1.0,
+    "second_view": "full",
+    "min_sure": 0.0,
+    "answer": "classifier",
     "lr": 0.001,
     "backbone_lr_scale": 1.0,
     "momentum": 0.9,
@@ -61,6 +67,10 @@ FROZEN: dict[str, Any] = {
 
 CHANGED: dict[str, Any] = {
     "seed": 1,
+    "teach_share": 0.5,
+    "second_view": "none",
+    "min_sure": 0.6,
+    "answer": "both",
     "lr": 0.003,
     "backbone_lr_scale": 0.1,
     "momentum": 0.5,
@@ -93,6 +103,8 @@ BESIDE: dict[str, dict[str, Any]] = {"reduction": {"lr": 1e-4}}
 """What goes with it: a sum has as many terms as pairs, and a step that long carries every rounding away with it."""
 
 UNUSED: dict[str, Any] = {
+    "effort": "light",
+    "backward_share": 0.5,
     "memory": "low",
     "skip_unusual": False,
     "min_batch": 21,
@@ -147,7 +159,7 @@ def by_hand(settings: dict[str, Any]) -> Outcome:
     twin = make(settings)
     start = parameters_of(twin)
     reference = GMMByHand(twin.model, twin.reducer, settings)
-    answers = [reference.step(images, twin.views.weak(images, twin.generator)) for images in stream()]
+    answers = [reference.step(images, partial(twin.views.weak, generator=twin.generator)) for images in stream()]
     moves = {name: value.detach() - start[name] for name, value in reference.parameters.items()}
     mixture = {name: torch.from_numpy(getattr(reference.mixture, name)) for name in MIXTURE}
     return answers, moves | reference.statistics | mixture
@@ -213,6 +225,15 @@ def test_a_changed_setting_changes_the_step_as_it_does_by_hand(setting: str) -> 
     assert_same(found, by_hand(settings))
     with pytest.raises(AssertionError):
         assert_same(found, frozen_by_hand() if unchanged == FROZEN else by_hand(unchanged))
+
+
+@pytest.mark.parametrize("other", [{"second_view": "half"}, {"answer": "mixture"}])
+def test_third_values_do_as_by_hand(other: dict[str, Any]) -> None:
+    settings = {**FROZEN, **other}
+    found = by_method(settings)
+    assert_same(found, by_hand(settings))
+    with pytest.raises(AssertionError):
+        assert_same(found, by_hand({**FROZEN, **{name: CHANGED[name] for name in other}}))
 
 
 @pytest.mark.parametrize("setting", UNUSED)

@@ -27,6 +27,7 @@ CLASSIFIER = [
         ("head", [*BOTTLENECK, *CLASSIFIER]),
         ("norm", ["backbone.1.weight", "backbone.1.bias", "bottleneck.1.weight", "bottleneck.1.bias"]),
         ("norm2d", ["backbone.1.weight", "backbone.1.bias"]),
+        ("last", BACKBONE),
         ("classifier", CLASSIFIER),
         ("bottleneck", BOTTLENECK),
         ("backbone.1", ["backbone.1.weight", "backbone.1.bias"]),
@@ -67,13 +68,15 @@ def test_resnet50_groups_have_the_known_sizes() -> None:
     assert count["features"] == 24_033_088
     assert count["head"] == 2048 * 256 + 256 + 512 + 258 * 3
     assert count["norm2d"] == 53_120
+    stage = sum(value.numel() for value in select_parameters(model, "backbone.layer4").values())
+    assert count["last"] == stage + count["head"]
     assert count["norm"] == 53_120 + 512  # 26,560 channels of ResNet-50, 256 of the bottleneck, two numbers each
 
 
 @pytest.mark.parametrize("layers", ["heads", "", "norm,", "backbone.9", "backbone.0.b", "ALL"])
 def test_unknown_names_are_refused_with_what_there_is(layers: str) -> None:
     with pytest.raises(
-        DriftgateError, match=r"out of auto, all, features, head, norm, norm2d or names of layers but got '.*'"
+        DriftgateError, match=r"out of auto, all, last, features, head, norm, norm2d or names of layers but got '.*'"
     ) as error:
         select_parameters(small_model(), layers)
     assert "backbone, bottleneck, classifier, backbone.0, backbone.1." in str(error.value)
@@ -83,7 +86,7 @@ def test_a_model_without_norm_layers_is_refused_where_they_should_learn() -> Non
     model = SourceModel(nn.Flatten(), nn.Linear(12, 2), class_names=["a", "b"], input_size=(2, 2))
     for group in ("norm", "norm2d"):
         with pytest.raises(
-            DriftgateError, match=f"'{group}' but this model has none; take another of auto, all, features"
+            DriftgateError, match=f"'{group}' but this model has none; take another of auto, all, last, features"
         ):
             driftgate.create("tent", model, adapt_layers=group)
 

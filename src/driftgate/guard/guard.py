@@ -165,8 +165,10 @@ class Guard:
         self._calm_looks = 0
         self._alarms = 0
 
-    def step(self, batch: Any, *, on_prediction: Callable[[Prediction], None] | None = None) -> Prediction:
-        """Predict the batch and, while all is well, learn from it; ``on_prediction`` as for a method.
+    def step(
+        self, batch: Any, *, on_prediction: Callable[[Prediction], None] | None = None, learn: bool = True
+    ) -> Prediction:
+        """Predict the batch and, while all is well, learn from it; ``on_prediction`` and ``learn`` as for a method.
 
         A batch that the method refuses raises and changes nothing, as ever. A network that diverged does not raise: the
         guard goes back and answers from there.
@@ -185,7 +187,7 @@ class Guard:
             else:
                 before = changes(self.method)
                 try:
-                    prediction = self.method.step(batch, on_prediction=tell)
+                    prediction = self.method.step(batch, on_prediction=tell, learn=learn)
                 except DivergedError as error:
                     self._alarm(FINITE, str(error), self._look)
                     prediction = told[0] if told else self.method.predict(batch)

@@ -20,11 +20,11 @@ from torch.nn import functional as F
 from driftgate.export import BEFORE_UPDATE, BY_RUNNING
 from driftgate.losses import class_aware_info_nce, negative_marginal_entropy
 from driftgate.memory import MeanTeacher, RingQueue, mean_over, nearest
-from driftgate.methods.base import MethodSettings
+from driftgate.methods.base import MethodSettings, taught_nothing
 from driftgate.methods.gradient import GradientMethod, GradientSettings
 from driftgate.methods.look import Look
 from driftgate.methods.source_only import EntropyThresholdSettings
-from driftgate.models.normalization import batch_statistics
+from driftgate.models.normalization import batch_statistics, preserved_buffers
 from driftgate.models.source_model import ModelOutput, SourceModel
 from driftgate.novelty.rejection import entropy_prediction
 from driftgate.types import Prediction
@@ -125,6 +125,10 @@ class AdaContrast(
             with self._rehearsal(), torch.enable_grad():
                 return replace(self._step(images), losses={})
         return self._assess(images)
+
+    def _watch(self, images: Tensor) -> Prediction:
+        with preserved_buffers(self.model):
+            return taught_nothing(self._assess(images))
 
     def _step(self, images: Tensor) -> Prediction:
         with self._all_or_nothing() if self.settings.predict_after_update else nullcontext():

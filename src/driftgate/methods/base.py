@@ -7,6 +7,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,7 +24,7 @@ from driftgate.models.normalization import preserved_buffers
 from driftgate.models.source_model import SourceModel
 from driftgate.rng import seeded
 from driftgate.state import State, bytes_of, check_finite
-from driftgate.types import DriftgateError, Prediction
+from driftgate.types import UNLABELED, DriftgateError, Prediction
 from driftgate.views import Views, choose_views
 
 KNOWN: dict[str, type[Method]] = {}
@@ -133,19 +134,31 @@ class Method(State, ABC):
             self.model.eval()  # the caller may have switched it
             return self._predict_only(_plain(inputs))
 
-    def step(self, batch: Any, *, on_prediction: Callable[[Prediction], None] | None = None) -> Prediction:
+    def step(
+        self, batch: Any, *, on_prediction: Callable[[Prediction], None] | None = None, learn: bool = True
+    ) -> Prediction:
         """Predict the batch, then learn from it; labels in it are not looked at.
 
         ``on_prediction`` is called with the prediction as soon as it stands: before the learning where the method says
-        so with ``_tell``, else after it. Whoever waits for the answer need not wait for the learning.
+        so with ``_tell``, else after it. Whoever waits for the answer need not wait for the learning. Without ``learn``
+        no weight changes, only what the method gets for the price of the prediction: see ``_watch``.
         """
         inputs = self.model.prepare(batch)
         with self.lock:
-            prediction = self._guarded_step(inputs, on_prediction)
+            prediction = self._guarded_step(inputs, on_prediction, self._step if self._teaches(learn) else self._watch)
             self._tell(prediction)
         return prediction
 
-    def _guarded_step(self, inputs: Tensor, on_prediction: Callable[[Prediction], None] | None) -> Prediction:
+    def _teaches(self, learn: bool) -> bool:
+        """Whether the next batch is learned from, where the caller lets it; the host knows before the batch is seen."""
+        return learn
+
+    def _guarded_step(
+        self,
+        inputs: Tensor,
+        on_prediction: Callable[[Prediction], None] | None,
+        act: Callable[[Tensor], Prediction],
+    ) -> Prediction:
         """One step; where it fails, statistics and random state are those before it."""
         self.model.eval()
         random_state = self.generator.get_state()
@@ -153,7 +166,7 @@ class Method(State, ABC):
         # Learning needs gradients, also where the caller has switched them off around the whole service.
         with torch.inference_mode(False), torch.enable_grad(), preserved_buffers(self.model, on_error_only=True):
             try:
-                prediction = self._step(_plain(inputs))
+                prediction = act(_plain(inputs))
             except BaseException:
                 self.generator.set_state(random_state)
                 self._on_prediction = None
@@ -174,6 +187,10 @@ class Method(State, ABC):
     def _step(self, images: Tensor) -> Prediction:
         """Predict and learn; a method that only predicts leaves it as it is."""
         return self._predict_only(images)
+
+    def _watch(self, images: Tensor) -> Prediction:
+        """A step without learning: no weight changes. A method whose memory can follow for free lets it."""
+        return taught_nothing(self._predict_only(images))
 
     def _predict_only(self, images: Tensor) -> Prediction:
         """The prediction with nothing left behind."""
@@ -292,6 +309,11 @@ class Method(State, ABC):
         lines = [f"{self.name} on {self.device}, {self.steps} steps, {self.num_bytes} bytes of memory"]
         lines += [f"  {name}: {part!r}" for name, part in self.named_children() if isinstance(part, State)]
         return "\n".join(lines)
+
+
+def taught_nothing(prediction: Prediction) -> Prediction:
+    """The same prediction of samples that nothing was learned from."""
+    return replace(prediction, pseudo_labels=torch.full_like(prediction.labels, UNLABELED))
 
 
 def method_info(method: Method) -> dict[str, Any]:

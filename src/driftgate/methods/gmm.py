@@ -20,15 +20,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from driftgate.export import BEFORE_BATCH, BY_RUNNING, Frozen, MixtureJudge
+from driftgate.export import Frozen, MixtureJudge
 from driftgate.losses import contrastive_loss, kl_loss
 from driftgate.memory import MixtureEvaluation, StreamingGMM
 from driftgate.memory.frozen import FrozenMixture
 from driftgate.memory.gmm import TOO_LARGE
-from driftgate.methods.base import MethodSettings
+from driftgate.methods.base import MethodSettings, taught_nothing
+from driftgate.methods.effort import LabelledView, answer_scores, at_half, check_second_view, differences, sure_enough
 from driftgate.methods.gmm_settings import PAPER, RELEASED, GMMSettings
 from driftgate.methods.gradient import GradientMethod, largest
 from driftgate.methods.look import Look
+from driftgate.models.apart import ApartPasses
 from driftgate.models.normalization import (
     batch_is_steadier,
     batch_mean_shift,
@@ -84,6 +86,7 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
     def __init__(self, model: SourceModel, settings: MethodSettings) -> None:
         super().__init__(model, settings)
         chosen = self.settings
+        check_second_view(chosen.second_view, model.spec)
         self._score = get_score(chosen.novelty)
         from_zero = chosen.novelty in SCORES_FROM_ZERO
         self._certain_below = chosen.certain_below if from_zero else -math.inf
@@ -150,7 +153,7 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
             MixtureJudge(self.reducer, mixture, self.mixture.weights, self._score),
             spare_certain(self.gate.thresholds, self._certain_below).prediction,
             inclusive=TIES[chosen.tie_rule].prediction,
-            approximation=f"{BEFORE_BATCH}; {BY_RUNNING}" if self.by_batch else BEFORE_BATCH,
+            approximation=differences(by_batch=bool(self.by_batch), answer=chosen.answer),
         )
 
     def _predict(self, images: Tensor) -> Prediction:
@@ -160,20 +163,28 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
         return self._assess(output, reduced).prediction
 
     def _step(self, images: Tensor) -> Prediction:
+        return self._take(images, learn=True)
+
+    def _watch(self, images: Tensor) -> Prediction:
+        """Statistics, mixture and gate follow the batch; no gradient, no second view."""
+        with torch.no_grad():
+            return self._take(images, learn=False)
+
+    def _take(self, images: Tensor, *, learn: bool) -> Prediction:
         if len(images) >= self.settings.min_batch:
-            return self._adapt(images)
+            return self._adapt(images, learn=learn)
         with torch.no_grad():
             prediction = self._answer_few(images)
         self._tell(prediction)
         waiting = torch.cat([self.waiting, images])
         if len(waiting) >= self.settings.min_batch:
-            prediction = replace(prediction, losses=self._adapt(waiting).losses)
+            prediction = replace(prediction, losses=self._adapt(waiting, learn=learn).losses)
             waiting = waiting[:0]
         self.waiting = waiting
         return prediction
 
-    def _adapt(self, images: Tensor) -> Prediction:
-        """Predict a batch, then learn from it unless it looks like none before."""
+    def _adapt(self, images: Tensor, *, learn: bool) -> Prediction:
+        """Predict a batch, then learn from it if asked to, unless it looks like none before."""
         by_batch, buffers = self._choose_statistics(images), buffer_values(self.model)
         statistics = last_statistics(self.model) if by_batch else None
         passes = self._passes(follow=by_batch)
@@ -185,11 +196,15 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
         if not usual:
             restore_buffers(self.model, buffers)
             self.calm = calm
-            return replace(prediction, pseudo_labels=torch.full_like(prediction.labels, UNLABELED))
+            return taught_nothing(prediction)
+        teaches = learn and sure_enough(prediction.pseudo_labels, self.settings.min_sure)
+        if not teaches:
+            prediction = taught_nothing(prediction)
         self._tell(prediction)
-        view, unseen = self._second_view(passes, images)
-        losses = self._losses(output.logits, reduced, view, prediction.pseudo_labels, mixture.means)
-        prediction = replace(prediction, losses=self._learn(passes, losses, unseen))
+        if teaches:
+            view, unseen = self._second_view(passes, images, prediction.pseudo_labels)
+            losses = self._losses(output.logits, reduced, view, prediction.pseudo_labels, mixture.means)
+            prediction = replace(prediction, losses=self._learn(passes, losses, unseen))
         self.mixture, self.gate, self.calm = mixture, gate, calm
         self.by_batch = int(by_batch)
         return prediction
@@ -204,7 +219,7 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
         evaluation = self._tempered(self.mixture.evaluate(reduced, prior=self.settings.class_prior))
         novelty = self._novelty(output, reduced, self.mixture, evaluation)
         prediction = self._judge(output, evaluation, novelty, self.gate, self.gate.thresholds)
-        return replace(prediction, pseudo_labels=torch.full_like(prediction.labels, UNLABELED))
+        return taught_nothing(prediction)
 
     def _choose_statistics(self, images: Tensor) -> bool:
         """Whether batch norm uses the batch's statistics; where nobody knows yet, this batch tells."""
@@ -292,7 +307,7 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
         self, output: ModelOutput, evaluation: MixtureEvaluation, novelty: Tensor, gate: Gate, found: Thresholds
     ) -> Prediction:
         """Class or unknown for each sample, to answer and to learn from, by the thresholds ``found`` by the gate."""
-        scores = output.logits.detach().softmax(dim=1)
+        scores = answer_scores(self.settings.answer, output.logits.detach(), evaluation.log_likelihood)
         thresholds = spare_certain(found, self._certain_below)
         likeliest = evaluation.log_likelihood.argmax(dim=1).to(scores.device)
         labels = pseudo_label(likeliest, novelty, thresholds, self.settings.tie_rule)
@@ -328,16 +343,24 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
         """Whether labels need the consent of the classifier as it came."""
         return self.settings.veto_below > 0 or self.settings.doubt_above > 0
 
-    def _second_view(self, passes: Passes, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Reduced features (N, R) of another view, and the ``largest`` of its outputs, which nobody has looked at."""
+    def _second_view(self, passes: Passes, images: Tensor, labels: Tensor) -> tuple[LabelledView, Tensor | None]:
+        """Reduced features (M, R) of another view, the samples' labels (M,), and the ``largest`` of its outputs, which
+        nobody has looked at. Where samples go backward apart, it is a view of those with a label alone."""
+        if isinstance(passes, ApartPasses):
+            passes.choose(labels != UNLABELED)
+            images, labels = images[labels != UNLABELED], labels[labels != UNLABELED]
+        if self.settings.second_view == "none" or not len(images):
+            return LabelledView(self.reducer.weight.new_zeros(0, self.reducer.out_features), labels[:0]), None
         images = self.views.weak(images, self.generator)
+        if self.settings.second_view == "half":
+            images = at_half(images)
         # Without a contrastive loss only the statistics of batch norm follow both views, as in the released code.
         with torch.set_grad_enabled(self.settings.contrastive_weight > 0):
             output, reduced = self._view(passes, images)
-        return reduced, largest(*output, reduced)
+        return LabelledView(reduced, labels), largest(*output, reduced)
 
     def _losses(
-        self, logits: Tensor, reduced: Tensor, view: Tensor, pseudo_labels: Tensor, means: Tensor
+        self, logits: Tensor, reduced: Tensor, view: LabelledView, pseudo_labels: Tensor, means: Tensor
     ) -> dict[str, Tensor]:
         """Eq. 8: the contrastive loss on both views and the KL divergence loss on the images themselves."""
         chosen = self.settings
@@ -352,8 +375,8 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
         if chosen.contrastive_weight == 0:
             return losses
         contrastive = contrastive_loss(
-            torch.cat([reduced, view]),
-            torch.cat([pseudo_labels, pseudo_labels]),
+            torch.cat([reduced, view.reduced]),
+            torch.cat([pseudo_labels, view.labels]),
             means,
             temperature=chosen.temperature,
             reduction=chosen.reduction,

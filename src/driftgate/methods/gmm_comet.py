@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
+import torch
 from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
@@ -17,7 +18,8 @@ from torch.nn import functional as F
 from driftgate.export import Frozen
 from driftgate.losses import KLForm, MeanTerm
 from driftgate.memory import MeanTeacher, ModelCopy
-from driftgate.methods.base import MethodSettings
+from driftgate.methods.base import MethodSettings, taught_nothing
+from driftgate.methods.effort import LabelledView
 from driftgate.methods.gmm import GMM, Assessment
 from driftgate.methods.gmm_settings import GMMSettings
 from driftgate.methods.look import Look
@@ -123,13 +125,21 @@ class GMMCOMET(
         self._tell(prediction)
         # Without a contrastive loss nobody looks at a second view, unless batch norm follows it.
         again = contrastive or self.settings.batch_norm == "batch"
-        view, unseen = self._second_view(passes, images) if again else (reduced, None)
+        labels = prediction.pseudo_labels
+        view, unseen = self._second_view(passes, images, labels) if again else (LabelledView(reduced, labels), None)
         losses = self._losses(student.logits, reduced, view, prediction.pseudo_labels, mixture.means)
         losses["consistency"] = self._consistency(student.features, teacher.features, images)
         prediction = replace(prediction, losses=self._learn(passes, losses, unseen))
         self.teacher.update()
         self.mixture, self.gate = mixture, gate
         return prediction
+
+    def _watch(self, images: Tensor) -> Prediction:
+        """Mixture and gate follow what the teacher sees; neither network changes."""
+        with torch.no_grad():
+            student = self._passes().forward(images, last=True)
+            prediction, self.mixture, self.gate, *_ = self._assess_together(student, self.teacher.forward(images))
+        return taught_nothing(prediction)
 
     def _assess_together(self, student: ModelOutput, teacher: ModelOutput) -> Assessment:
         """The mixture sees the teacher alone; the class is that of the mean of both predictions."""

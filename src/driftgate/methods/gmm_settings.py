@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
 from driftgate.losses import KLForm, MeanTerm, Reduction
 from driftgate.memory import CovarianceForm
 from driftgate.memory.gmm import FloorRule
+from driftgate.methods.effort import Answer, SecondView
 from driftgate.methods.gradient import GradientSettings
 from driftgate.novelty.gate import GateKind, QuantileRule, TieRule
 from driftgate.novelty.share import UnknownShare
+
+EFFORTS: dict[str, dict[str, Any]] = {
+    "full": {},
+    # Every second batch teaches, twice as much.
+    "light": {"teach_share": 0.5, "lr": 0.002, "backward": "apart", "second_view": "none"},
+    # Without learning nothing pulls the stream's statistics back to what the classifier knows.
+    "frozen": {"teach_share": 0.0, "batch_norm": "running", "answer": "both"},
+}
+"""What each effort sets; docs/performance.md has what they cost and what they gain."""
 
 
 class GMMSettings(GradientSettings):
@@ -57,9 +67,17 @@ class GMMSettings(GradientSettings):
             normalised entropy of its prediction above this (what source-only rejects); or a good classifier whose
             stream holds nothing new is unlearned by the half that the gate takes for unknown. 0 for always.
         skip_unusual: predict batches that look like none before, but do not learn from them; see ``CalmPast``.
+        second_view: ``full``; at ``half`` the height and width; ``none`` compares the images with each other alone.
+        min_sure: a batch teaches only where at least this share of it has a label, class or unknown.
+        answer: who names the class of a sample that is not rejected: the ``classifier``, the ``mixture``, or ``both``,
+            the product of their probabilities.
         min_batch: smaller batches are predicted at once by what is known, and wait until so many samples are together.
     """
 
+    efforts: ClassVar[dict[str, dict[str, Any]]] = EFFORTS
+    second_view: SecondView = "full"
+    min_sure: float = Field(default=0.0, ge=0.0, le=1.0)
+    answer: Answer = "classifier"
     adapt_layers: str = "auto"
     batch_norm: Literal["auto", "batch", "running"] = "auto"  # type: ignore[assignment]
     veto_below: float = Field(default=0.2, ge=0.0, lt=1.0)

@@ -16,7 +16,9 @@ from typing_extensions import Self
 
 from driftgate.checkpoint import under_prefix, with_prefix
 from driftgate.methods.base import Method, MethodSettings
+from driftgate.methods.effort import EffortSettings, is_due
 from driftgate.methods.loss_scale import LossScale
+from driftgate.models.apart import ApartPasses
 from driftgate.models.layers import select_parameters
 from driftgate.models.passes import MemoryMode, Passes
 from driftgate.models.source_model import ModelOutput, SourceModel
@@ -44,7 +46,7 @@ LARGEST_RATE = 1e6
 """Of a learning rate: beyond it a step leaves the range of float32, whatever the gradient."""
 
 
-class GradientSettings(MethodSettings):
+class GradientSettings(EffortSettings):
     """Settings of the optimiser and of the network's passes.
 
     Attributes:
@@ -87,6 +89,9 @@ class GradientMethod(Method):
         self.optimizer = self._build_optimizer()
         self.scale = LossScale() if self.settings.precision == "float16" else None
 
+    def _teaches(self, learn: bool) -> bool:
+        return learn and is_due(self.steps, self.settings.teach_share)
+
     def build_networks(self) -> None:
         """Make networks of the method's own, as attributes; runs once, with the method's own random numbers."""
 
@@ -120,7 +125,10 @@ class GradientMethod(Method):
     def _passes(self, *, follow: bool | None = None) -> Passes:
         """The network's passes of one step; ``follow`` overrides the ``batch_norm`` setting."""
         normalise = self.settings.batch_norm == "batch" if follow is None else follow
-        return Passes(self.model, memory=self.settings.memory, follow=normalise)
+        memory, share = self.settings.memory, self.settings.backward_share
+        if self.settings.backward == "apart":
+            return ApartPasses(self.model, memory=memory, follow=normalise, share=share)
+        return Passes(self.model, memory=memory, follow=normalise)
 
     def _check_finite(self, *outputs: Tensor) -> None:
         """Refuse to go on with a network that has diverged."""

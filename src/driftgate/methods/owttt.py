@@ -23,7 +23,7 @@ from driftgate.losses.alignment import symmetric_kl
 from driftgate.memory.neighbors import cosine_similarity
 from driftgate.memory.queue import RingQueue
 from driftgate.memory.running_gaussian import RunningGaussian
-from driftgate.methods.base import MethodSettings
+from driftgate.methods.base import MethodSettings, taught_nothing
 from driftgate.methods.gradient import GradientMethod, GradientSettings
 from driftgate.methods.look import Look
 from driftgate.models.passes import Passes
@@ -144,6 +144,14 @@ class OWTTT(
         if self.settings.predict_after_update:
             with self._rehearsal(), torch.enable_grad():
                 return replace(self._step(images), losses={})
+        return self._answer_as_it_stands(images)
+
+    def _watch(self, images: Tensor) -> Prediction:
+        with torch.no_grad():
+            return taught_nothing(self._answer_as_it_stands(images))
+
+    def _answer_as_it_stands(self, images: Tensor) -> Prediction:
+        """By network and memory before they learn the batch."""
         memory = self.memory.clone()
         features = self._forward(self._passes(follow=False), images).features
         return self._answer(features, self._assess(features, memory), memory)

@@ -123,12 +123,14 @@ def check_device(device: str | torch.device) -> torch.device:
 
 
 def resolve_settings(name: str, preset: str | None, settings: dict[str, Any]) -> MethodSettings:
-    """The settings of a method: its defaults, then the preset's, then those given."""
+    """The settings of a method: its defaults, then the preset's, then the effort's, then those given."""
     method = get_method(name)
     if preset is not None and preset not in method.presets:
         known = ", ".join(method.presets) or "none"
         raise DriftgateError(f"Expected a preset of {name!r} out of {known} but got {preset!r}.")
-    chosen = {**(method.presets[preset] if preset else {}), **settings}
+    under = method.presets[preset] if preset else {}
+    effort = getattr(method.Settings, "efforts", {}).get({**under, **settings}.get("effort"), {})
+    chosen = {**under, **effort, **settings}
     try:
         return method.Settings(**chosen)
     except ValidationError as error:

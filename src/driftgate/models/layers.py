@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
+
 from torch import nn
 
+from driftgate.models.passes import repeated_blocks
 from driftgate.models.source_model import SourceModel
 from driftgate.types import DriftgateError
 
@@ -13,7 +16,10 @@ NORM_LAYERS = (
     nn.LayerNorm,
     nn.GroupNorm,
 )
-GROUPS = ("auto", "all", "features", "head", "norm", "norm2d")
+GROUPS = ("auto", "all", "last", "features", "head", "norm", "norm2d")
+
+LAST_PART = 5
+"""The last stage of a network is the last fifth of its blocks: the last three of a ResNet-50's sixteen."""
 
 
 def select_parameters(model: SourceModel, layers: str) -> dict[str, nn.Parameter]:
@@ -22,7 +28,8 @@ def select_parameters(model: SourceModel, layers: str) -> dict[str, nn.Parameter
     ``layers`` is one group or several names with commas between: ``all``; ``features``, backbone and bottleneck;
     ``head``, bottleneck and classifier; ``norm``, scale and shift of every norm layer; ``norm2d``, those of batch norm
     over pictures alone; ``auto``, the backbone alone of a pretrained network, for a head that moves destroys it, and
-    all of one trained from scratch; or the name of any layer, as ``model.named_modules()`` has it, with all below it.
+    all of one trained from scratch; ``last``, what ``auto`` takes from the last stage on, before which no activation is
+    kept and no gradient goes; or the name of any layer, as ``model.named_modules()`` has it, with all below it.
     """
     parameters = dict(model.named_parameters())
     chosen: set[str] = set()
@@ -47,8 +54,9 @@ def _matching(model: SourceModel, parameters: dict[str, nn.Parameter], name: str
     if name == "auto":
         backbone = {path for path in parameters if model.part_of(path) == "backbone"}
         return backbone if model.spec.pretrained and backbone else set(parameters)
-    if name == "all":
-        return set(parameters)
+    if name in ("all", "last"):
+        every = set(parameters)
+        return every if name == "all" else _matching(model, parameters, "auto") & _from_last_stage(model, parameters)
     if name == "features":
         return {path for path in parameters if model.part_of(path) != "classifier"}
     if name == "head":
@@ -62,6 +70,19 @@ def _matching(model: SourceModel, parameters: dict[str, nn.Parameter], name: str
             for own, _ in module.named_parameters(recurse=False)
         }
     return {path for path in parameters if path == name or path.startswith(f"{name}.")}
+
+
+def _from_last_stage(model: SourceModel, parameters: dict[str, nn.Parameter]) -> set[str]:
+    """Names of the parameters from the last stage on, in the order of the layers."""
+    blocks = repeated_blocks(model.trunk, apart=model.head)
+    if not blocks:  # a plain chain: every layer with a matrix is a block
+        layers = (layer for layer in model.trunk.modules() if layer is not model.head)
+        own = [(layer, layer.parameters(recurse=False)) for layer in layers]
+        blocks = [layer for layer, values in own if any(value.ndim > 1 for value in values)]
+    last = blocks[-max(1, len(blocks) // LAST_PART) :] or [model.head]
+    first = next(iter(last[0].parameters()))
+    before = takewhile(lambda name: parameters[name] is not first, parameters)
+    return set(parameters) - set(before)
 
 
 def _first_layers(model: SourceModel) -> list[str]:

@@ -13,12 +13,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from driftgate.methods import create
 from driftgate.models import UNTRAINED, SourceModel
@@ -31,6 +32,8 @@ from driftgate.types import DriftgateError
 Stepper = Callable[[Tensor], Any]
 Builder = Callable[[SourceModel], Stepper]
 """Makes of a loaded model what is called with each batch; must be picklable."""
+
+Opener = Callable[[], SourceModel]
 
 LOGIT_SPREAD = 4.0
 
@@ -96,12 +99,17 @@ def measure(
     steps: int = 5,
     warmup: int = 2,
     on_step: Callable[[str, int, int], None] | None = None,
+    open_model: Opener | None = None,
 ) -> list[Cost]:
-    """Take ``steps`` steps of every configuration in turns, after ``warmup`` rounds that do not count."""
+    """Take ``steps`` steps of every configuration in turns, after ``warmup`` rounds that do not count.
+
+    ``open_model`` gives each process another model than the setting's; must be picklable.
+    """
     if not reset_peak_memory():
         raise DriftgateError("Expected Linux to measure peak memory but this system does not tell it; run it there.")
     costs = {label: Cost(label) for label in configurations}
-    with _workers(configurations, setting) as workers:
+    opener = open_model or partial(loaded_model, setting)
+    with _workers(configurations, opener, setting.batch_size) as workers:
         for turn in range(warmup + steps):
             for label, worker in workers.items():
                 seconds, peak = _ask(label, worker)
@@ -114,7 +122,7 @@ def measure(
 
 
 @contextmanager
-def _workers(configurations: dict[str, Builder], setting: Setting) -> Iterator[dict[str, Connection]]:
+def _workers(configurations: dict[str, Builder], opener: Opener, batch_size: int) -> Iterator[dict[str, Connection]]:
     context = get_context("spawn")
     before = {name: os.environ.get(name) for name in QUIET_THREADS}
     os.environ.update(QUIET_THREADS)  # a spawned process reads it at its start
@@ -122,7 +130,7 @@ def _workers(configurations: dict[str, Builder], setting: Setting) -> Iterator[d
     try:
         for label, build in configurations.items():
             mine, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(build, setting, theirs), daemon=True)
+            process = context.Process(target=_serve, args=(build, opener, batch_size, theirs), daemon=True)
             process.start()
             theirs.close()  # or its end would not be heard
             processes.append(process)
@@ -156,17 +164,17 @@ def _receive(label: str, worker: Connection) -> Sequence[Any]:
     return answer
 
 
-def _serve(build: Builder, setting: Setting, connection: Connection) -> None:
+def _serve(build: Builder, opener: Opener, batch_size: int, connection: Connection) -> None:
     """The worker: load, then a step whenever asked."""
-    model = loaded_model(setting)
+    model = opener()
     loaded = resident_memory() or 0
-    make_sure(model, setting.batch_size)
+    make_sure(model, batch_size)
     step = build(model)
     generator = seeded(0)
     connection.send(())
     while True:
         connection.recv()
-        images = torch.rand(setting.batch_size, 3, *setting.input_size, generator=generator)
+        images = torch.rand(batch_size, *model.spec.shape, generator=generator)
         reset_peak_memory()
         started = time.perf_counter()
         step(images)
@@ -193,7 +201,7 @@ def make_sure(model: SourceModel, batch_size: int) -> None:
 
     Where a network doubts everything, some methods find nothing to learn from, and their steps would look cheap.
     """
-    images = torch.rand(batch_size, 3, *model.spec.image_size, generator=seeded(2))
+    images = torch.rand(batch_size, *model.spec.shape, generator=seeded(2))
     norms = [layer for layer in model.modules() if isinstance(layer, BatchNorm)]
     momenta = [layer.momentum for layer in norms]
     for layer in norms:
@@ -204,7 +212,7 @@ def make_sure(model: SourceModel, batch_size: int) -> None:
         layer.momentum = momentum
     with torch.no_grad():
         spread = model(images).logits.std()
-        weight = model.classifier.weight
-        assert isinstance(weight, Tensor)
-        # Logits of this spread give entropies between sure and undecided. Assigning goes through the weight norm.
-        model.classifier.weight = weight * (LOGIT_SPREAD / spread)
+        if isinstance(model.head, nn.Linear):
+            # Logits of this spread give entropies between sure and undecided. Assigning goes through the weight norm.
+            wide = model.head.weight * (LOGIT_SPREAD / spread)
+            model.head.weight = nn.Parameter(wide) if "weight" in dict(model.head.named_parameters()) else wide

@@ -3,7 +3,21 @@
 torch takes seconds to import, so commands import what they need when they run: ``driftgate --help`` must be instant.
 """
 
-from driftgate.lab.cli import adapt, bench, data, demo, export, inspect, report, serve, train, watch
+from driftgate.lab.cli import adapt, bench, cost, data, demo, export, inspect, report, serve, train, watch
 from driftgate.lab.cli.app import app, main
 
-__all__ = ["adapt", "app", "bench", "data", "demo", "export", "inspect", "main", "report", "serve", "train", "watch"]
+__all__ = [
+    "adapt",
+    "app",
+    "bench",
+    "cost",
+    "data",
+    "demo",
+    "export",
+    "inspect",
+    "main",
+    "report",
+    "serve",
+    "train",
+    "watch",
+]

@@ -45,9 +45,11 @@ def adapt_domains(choice: Choice, data: DataOptions, played: StreamOptions, run:
         raise DriftgateError("Expected --out with --resume but got none; name the folder of the run that was stopped.")
     if run.resume and played.guard:
         raise DriftgateError("Expected --guard without --resume: what it knows is in no checkpoint; leave one out.")
+    if run.resume and run.max_delay is not None:
+        raise DriftgateError("Expected --max-delay without --resume: learning hangs on the clock; leave one out.")
     choice.check_file()
     checkpoint = None if run.out is None else progress_file(run.out / PROGRESS, run.resume)
-    checkpoint = None if played.guard else checkpoint
+    checkpoint = None if played.guard or run.max_delay is not None else checkpoint
     stream, classes, source = open_stream(choice, data, played, run)
     method = choice.create(source)
     compiled = played.compile_backbone and _try_to_compile(source, run.batch_size)
@@ -66,6 +68,7 @@ def adapt_domains(choice: Choice, data: DataOptions, played: StreamOptions, run:
                 on_step=[stack.enter_context(make_logger(text, append=run.resume)) for text in run.logs or ()],
                 on_batch=lambda log: report(label, len(log), len(stream)),
                 learner=guard,
+                max_delay=run.max_delay,
             )
         if guard is not None:
             result.record["guard"] = guard.record()
@@ -188,6 +191,10 @@ def _print_record(record: dict[str, Any]) -> None:
     table.add_row(
         "peak MiB", f"{record['peak_memory_bytes'] / 2**20:,.0f}", "largest memory above that of the loaded model"
     )
+    if "pace" in record:
+        pace = record["pace"]
+        told = f"batches learned from and not; {pace['late']} predictions came later than {pace['max_delay']:g} s"
+        table.add_row("learned / not", f"{pace['learned']} / {pace['not_learned']}", told)
     if "guard" in record:
         events = [event for event in record["guard"]["events"] if event["kind"] != "snapshot"]
         told = "; ".join(event["reason"] for event in events)

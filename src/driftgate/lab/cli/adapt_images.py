@@ -18,6 +18,7 @@ from driftgate.lab.data.pictures import PictureFolder
 from driftgate.log import Step, Tally
 from driftgate.loggers import make_logger
 from driftgate.methods import Method, load_method
+from driftgate.pacing import Pacing
 from driftgate.progress import ended_by_signals
 from driftgate.stream import Hook, stream_steps, versions
 from driftgate.types import UNKNOWN, UNLABELED, DriftgateError
@@ -78,7 +79,7 @@ def adapt_images(choice: Choice, images: Path, pictures: PictureOptions, run: Ru
     if run.resume and run.save is not None and run.save.exists():
         method = saved_method(run.save, method)
     names, file = method.model.spec.class_names, pictures.predictions
-    tally = Tally(names)
+    tally, pacing = Tally(names), None if run.max_delay is None else Pacing(run.max_delay)
     with ExitStack() as stack:
         stack.enter_context(only_writer(file))
         stack.enter_context(only_writer(run.save))
@@ -98,7 +99,7 @@ def adapt_images(choice: Choice, images: Path, pictures: PictureOptions, run: Ru
             max_pixels=max_pixels,
         )
         news, saving = Pace(NEWS_SECONDS), Pace(run.checkpoint_every)
-        for step in stream_steps(method, folder):
+        for step in stream_steps(method, folder, max_delay=pacing):
             tally.add_prediction(step.prediction)
             for hook in hooks:
                 hook(step)
@@ -109,6 +110,7 @@ def adapt_images(choice: Choice, images: Path, pictures: PictureOptions, run: Ru
     if run.save is not None:
         method.save(run.save)
     record = _record(method, images, tally, folder, time.perf_counter() - started)
+    record |= {} if pacing is None else {"pace": pacing.as_dict()}
     path = None if run.out is None else run.out / RECORD
     if path is not None:
         write_text(path, json.dumps(record, indent=2, allow_nan=False) + "\n")
@@ -162,6 +164,10 @@ def _print(record: dict[str, Any]) -> None:
     table.add_row("novelty", f"{told['mean_novelty']:.4g}", "mean; larger = more unknown")
     for name, value in told["mean_losses"].items():
         table.add_row(f"loss {name}", f"{value:.4g}", "mean over the batches that had it")
+    if "pace" in record:
+        pace = record["pace"]
+        late = f"batches learned from and not; {pace['late']} predictions came later than {pace['max_delay']:g} s"
+        table.add_row("learned / not", f"{pace['learned']} / {pace['not_learned']}", late)
     for name, share in sorted(told["class_shares"].items(), key=lambda item: -item[1])[:10]:
         if share > 0:
             table.add_row(name, percent(share), "share of pictures predicted as this class")

@@ -179,6 +179,10 @@ class RunOptions:
     save: Annotated[Path | None, typer.Option("--save", help="File for the adapted method (.safetensors).")] = None
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run that was stopped in --out.")] = False
     checkpoint_every: CheckpointEvery = CHECKPOINT_SECONDS
+    max_delay: Annotated[
+        float | None,
+        typer.Option("--max-delay", help="Seconds a prediction may take once its batch has come; learning gives way."),
+    ] = None
     as_json: AsJson = False
 
 
