@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import tempfile
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +17,7 @@ from driftgate.lab.cli.app import app
 from driftgate.lab.cli.console import note
 
 if TYPE_CHECKING:
+    from driftgate.methods import Method
     from driftgate.serve.service import Service, ServiceSettings
     from driftgate.serve.state_folder import StateFolder
 
@@ -22,6 +26,16 @@ DEMO_STATE = Path("runs/serve-demo")
 
 State = Annotated[
     Path | None, typer.Option("--state", help="Folder for state, snapshots and log; without, nothing is kept.")
+]
+AllowedHost = Annotated[
+    list[str] | None, typer.Option("--allowed-host", help="Name it may be called by; repeat it for several.")
+]
+KeyFile = Annotated[
+    Path | None, typer.Option("--api-key-file", help="File of keys, one a line; one must come with every request.")
+]
+MaxDelay = Annotated[float, typer.Option("--max-delay", min=0.0, help="Milliseconds a sample waits for company.")]
+PublishEvery = Annotated[
+    int, typer.Option("--publish-every", min=1, help="Steps between two states that predictors take, with --ray.")
 ]
 SaveEvery = Annotated[int, typer.Option("--save-every", min=1, help="Steps between two saves of the state.")]
 
@@ -44,22 +58,19 @@ def serve(
     demo: Annotated[bool, typer.Option("--demo", help="Serve digits, with a stream that plays itself.")] = False,
     host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=65535)] = 8000,
-    allowed_host: Annotated[
-        list[str] | None, typer.Option("--allowed-host", help="Name it may be called by; repeat it for several.")
-    ] = None,
+    allowed_host: AllowedHost = None,
     name: Annotated[str, typer.Option("--name", help="Name of the model in paths.")] = "driftgate",
-    api_key_file: Annotated[
-        Path | None, typer.Option("--api-key-file", help="File of keys, one a line; one must come with every request.")
-    ] = None,
+    api_key_file: KeyFile = None,
     images: Annotated[bool, typer.Option("--images/--no-images", help="Keep recent unknowns for the gallery.")] = True,
     batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Samples of a batch at most.")] = 64,
-    max_delay: Annotated[
-        float, typer.Option("--max-delay", min=0.0, help="Milliseconds a sample waits for company.")
-    ] = 20.0,
+    max_delay: MaxDelay = 20.0,
     queue_size: Annotated[int, typer.Option("--queue-size", min=1, help="Samples that may wait.")] = 1024,
     save_every: SaveEvery = 100,
     max_body: Annotated[float, typer.Option("--max-body", min=0.001, help="Megabytes of a request.")] = 32.0,
     frozen: Annotated[bool, typer.Option("--frozen", help="Start without learning.")] = False,
+    ray: Annotated[bool, typer.Option("--ray", help="Run on Ray Serve: one learner, several predictors.")] = False,
+    predictors: Annotated[int, typer.Option("--predictors", min=1, help="Replicas that answer, with --ray.")] = 2,
+    publish_every: PublishEvery = 10,
 ) -> None:
     """Answer pictures over HTTP, and learn from them: class or unknown.
 
@@ -68,15 +79,13 @@ def serve(
     from driftgate.extras import require
 
     require("serve", "driftgate serve")
-    from driftgate.lab.cli.experiment import make_choice
     from driftgate.serve.engine import EngineSettings
     from driftgate.serve.safety import read_keys
-    from driftgate.serve.server import run
-    from driftgate.serve.service import Service, ServiceSettings
+    from driftgate.serve.service import ServiceSettings
     from driftgate.types import DriftgateError
 
-    if demo == (model is not None or network is not None):
-        raise DriftgateError("Expected either --model, --network or --demo.")
+    if demo == (model is not None or network is not None) or (demo and ray):
+        raise DriftgateError("Expected either --model, --network or --demo, which plays on one machine alone.")
     open_to_all = host not in ("127.0.0.1", "::1", "localhost")
     chosen = ServiceSettings(
         name=name,
@@ -94,36 +103,89 @@ def serve(
     )
     if open_to_all and not chosen.keys:
         note("Everybody who reaches this address may use the service and turn it back; see --api-key-file.")
+    fresh = partial(
+        fresh_method,
+        method=method,
+        preset=preset,
+        settings=settings,
+        imports=imports,
+        model=None if model is None else model.resolve(),
+        network=network,
+        class_names=class_names,
+        network_size=network_size,
+        device=device,
+    )
     with ExitStack() as stack:
-        if demo:
-            service = _demo(state or DEMO_STATE, chosen)
-        else:
-            folder = state or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="driftgate-")))
-            choice = make_choice(
-                method=method,
-                preset=preset,
-                settings=settings,
-                imports=imports,
-                model=model,
-                network=network,
-                class_names=class_names,
-                network_size=network_size,
-                device=device,
-            )
-            service = Service(choice.create(choice.open_model()), folder, chosen)
-        tell_start(service.engine.folder)
         if state is None and not demo:
             note("Nothing of this is kept; --state DIR would.")
-        note(f"Version {service.engine.version} of {method} at http://{host}:{port}/")
-        run(service, host, port)
+            state = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="driftgate-")))
+        if ray:
+            _on_ray(fresh, state or DEMO_STATE, chosen, (predictors, publish_every), {"host": host, "port": port})
+        else:
+            _here(None if demo else fresh, state or DEMO_STATE, chosen, {"host": host, "port": port})
+
+
+def _here(fresh: Callable[[], Method] | None, folder: Path, settings: ServiceSettings, address: dict[str, Any]) -> None:
+    """Serve in this process, the demo where there is no method, until SIGTERM or SIGINT."""
+    from driftgate.serve.server import run
+    from driftgate.serve.service import Service
+
+    service = _demo(folder, settings) if fresh is None else Service(fresh(), folder, settings)
+    tell_start(service.engine.folder)
+    note(f"Version {service.version} of {service.engine.method.name} at http://{{host}}:{{port}}/".format(**address))
+    run(service, **address)
+
+
+def fresh_method(**options_of_method: Any) -> Method:
+    """The method that the options name; with Ray it is made anew in every process."""
+    from driftgate.lab.cli.experiment import make_choice
+
+    choice = make_choice(**options_of_method)
+    return choice.create(choice.open_model())
+
+
+def _on_ray(
+    fresh: Callable[[], Method],
+    folder: Path,
+    settings: ServiceSettings,
+    cluster: tuple[int, int],
+    address: dict[str, Any],
+) -> None:
+    """Serve on Ray until SIGTERM or SIGINT."""
+    from driftgate.progress import ended_by_signals
+    from driftgate.types import DriftgateError
+
+    try:
+        from driftgate.serve.ray_app import RaySettings, connect, deploy, withdraw
+    except ImportError as error:
+        raise DriftgateError("driftgate serve --ray needs Ray Serve; pip install 'driftgate[ray]'.") from error
+    chosen = RaySettings(predictors=cluster[0], publish_every=cluster[1])
+    connect(chosen.predictors)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # where Ray has put an answer of its own
+    with ended_by_signals() as stopped:
+        try:
+            started = deploy(fresh, folder, settings, chosen, **address)
+            _tell(started["problems"], started["lost"])
+            note(
+                f"Version {started['version']}, {chosen.predictors} predictors at http://{{host}}:{{port}}/".format(
+                    **address
+                )
+            )
+            stopped.wait()
+        finally:
+            withdraw()
 
 
 def tell_start(folder: StateFolder) -> None:
     """What a user should know of the state it starts from."""
-    for problem in folder.problems:
+    _tell(folder.problems, folder.lost)
+
+
+def _tell(problems: Sequence[str], lost: int) -> None:
+    for problem in problems:
         note(problem)
-    if folder.lost:
-        note(f"{folder.lost} steps were not saved when the last service ended; they are lost.")
+    if lost:
+        note(f"{lost} steps were not saved when the last service ended; they are lost.")
 
 
 def _demo(folder: Path, settings: ServiceSettings) -> Service:
