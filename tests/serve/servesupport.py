@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -21,6 +25,8 @@ from driftgate import Method
 from driftgate.serve.engine import EngineSettings
 from driftgate.serve.server import Server
 from driftgate.serve.service import Service, ServiceSettings
+
+Command = tuple["subprocess.Popen[bytes]", httpx.Client]
 
 
 def small_model() -> driftgate.SourceModel:
@@ -43,6 +49,32 @@ def picture(seed: int, size: tuple[int, int] = (28, 28), kind: str = "PNG") -> b
     buffer = BytesIO()
     Image.fromarray(pixels).save(buffer, kind)
     return buffer.getvalue()
+
+
+def free_port() -> int:
+    """One that nobody listens to."""
+    with socket.socket() as line:
+        line.bind(("127.0.0.1", 0))
+        port: int = line.getsockname()[1]
+        return port
+
+
+def start_command(model: Path, state: Path, log: Path, *options: str, **environment: str) -> Command:
+    """``driftgate serve`` in a process of its own, once it is ready, and a client of it."""
+    port = free_port()
+    command = [sys.executable, "-m", "driftgate", "serve", "--model", model, "--state", state, "--port", str(port)]
+    surroundings = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment}
+    with log.open("wb") as file:
+        service = subprocess.Popen([*command, *options], env=surroundings, stderr=file, stdout=file)
+    client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60)
+    for _ in range(2400):
+        try:
+            if client.get("/v2/health/ready").status_code == 200:
+                return service, client
+        except httpx.TransportError:
+            assert service.poll() is None, log.read_text()
+        time.sleep(0.1)
+    raise AssertionError(log.read_text())
 
 
 @contextmanager

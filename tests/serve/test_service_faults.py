@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-import httpx
 import pytest
-from servesupport import picture, samples, small_method, small_model
+from servesupport import free_port, picture, samples, small_method, small_model, start_command
 
 from driftgate.serve.engine import Engine, EngineSettings
 from driftgate.serve.state_folder import StateFolder
@@ -61,42 +59,18 @@ def test_a_clock_set_back_changes_nothing(tmp_path: Path, monkeypatch: pytest.Mo
         assert engine.method.steps == 2
 
 
-def free_port() -> int:
-    with socket.socket() as line:
-        line.bind(("127.0.0.1", 0))
-        port: int = line.getsockname()[1]
-        return port
-
-
-def start(model: Path, state: Path, log: Path) -> tuple[subprocess.Popen[bytes], httpx.Client]:
-    port = free_port()
-    command = [sys.executable, "-m", "driftgate", "serve", "--model", model, "--state", state, "--port", str(port)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    with log.open("wb") as file:
-        service = subprocess.Popen([*command, "--save-every", "2"], env=environment, stderr=file)
-    client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30)
-    for _ in range(600):
-        try:
-            if client.get("/v2/health/ready").status_code == 200:
-                return service, client
-        except httpx.TransportError:
-            assert service.poll() is None, log.read_text()
-        time.sleep(0.1)
-    raise AssertionError(log.read_text())
-
-
 def test_the_command_goes_on_after_a_kill_and_saves_when_it_is_asked_to_stop(tmp_path: Path) -> None:
     model, state, log = tmp_path / "model.safetensors", tmp_path / "state", tmp_path / "log"
     small_model().save(model)
-    service, client = start(model, state, log)
+    service, client = start_command(model, state, log, "--save-every", "2")
     files = [("images", (f"{seed}.png", picture(seed))) for seed in range(20)]
     for _ in range(3):
         assert client.post("/v1/classify", files=files).status_code == 200
-    while client.get("/v1/state").json()["steps"] < 3:
+    while client.get("/v1/state").json()["totals"]["steps"] < 3:  # counted once they are noted
         time.sleep(0.05)
     service.kill()
     service.wait()
-    service, client = start(model, state, log)
+    service, client = start_command(model, state, log, "--save-every", "2")
     assert "1 steps were not saved" in log.read_text()
     told = client.get("/v1/state").json()
     assert told["steps"] == 2 and told["steps_lost_at_start"] == 1 and told["version"] == "2.2"

@@ -47,7 +47,7 @@ class BatchReport:
     Attributes:
         inputs: (N, ...) as the model takes them.
         prediction: what was answered.
-        answers: one a sample.
+        answers: one a sample; where others gave them, by the state of their version, they may differ from it.
         requests: the name of the request each sample came with.
         features: (N, D) that the prediction was made of, where they were asked for.
         learned: whether the method took a step.

@@ -4,41 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
-from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import Future
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict
-from functools import partial
-from importlib.metadata import version
 from pathlib import Path as FilePath
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import anyio
 import anyio.to_thread
-import torch
 from fastapi import FastAPI, Path, Query, Request
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response, StreamingResponse
-from pydantic import ValidationError
+from fastapi.responses import Response, StreamingResponse
 from starlette.exceptions import HTTPException
-from torch import Tensor
 
-from driftgate.serve.answers import Answer
-from driftgate.serve.decode import BadPicture, Pixels, decode, from_base64
-from driftgate.serve.engine import EngineStopped, QueueFull
-from driftgate.serve.inference_protocol import HEADER_LENGTH, InferRequest, describe_model, read_request, write_response
-from driftgate.serve.safety import FrontDoor
-from driftgate.serve.schemas import PICTURES, REFUSALS, Answers, Images, Judgement, Naming, Reason
-from driftgate.serve.service import Service
+from driftgate.serve.answering import VERSION, add_answering
+from driftgate.serve.schemas import REFUSALS, Judgement, Naming, Reason
+from driftgate.serve.service import Service, in_time
 from driftgate.types import DriftgateError
 
-VERSION = version("driftgate")
 ASSETS = FilePath(__file__).parent / "assets"
 PAGE = {"": ("page.html", "text/html"), "page.css": ("page.css", "text/css"), "page.js": ("page.js", "text/javascript")}
-
-logger = logging.getLogger(__name__)
-T = TypeVar("T")
 
 
 def create_app(service: Service) -> FastAPI:
@@ -57,44 +41,11 @@ def create_app(service: Service) -> FastAPI:
         lifespan=lifespan,
         responses=REFUSALS,
     )
-    _add_errors(app)
+    add_answering(app, service)
     _add_page(app, service)
-    _add_classify(app, service)
     _add_control(app, service)
     _add_gallery(app, service)
-    _add_inference_protocol(app, service)
-    settings = service.settings
-    app.add_middleware(
-        FrontDoor,
-        metrics=service.metrics,
-        keys=settings.keys,
-        hosts=settings.hosts,
-        max_body=settings.max_body,
-        body_seconds=settings.body_seconds,
-    )
     return app
-
-
-def _add_errors(app: FastAPI) -> None:
-    """Every refusal is ``{"error": "a sentence"}``."""
-
-    @app.exception_handler(HTTPException)
-    async def refused(_: Request, error: HTTPException) -> Response:
-        return JSONResponse({"error": str(error.detail)}, error.status_code, error.headers)
-
-    @app.exception_handler(RequestValidationError)
-    async def misshapen(_: Request, error: RequestValidationError) -> Response:
-        return JSONResponse({"error": _first(error.errors())}, 422)
-
-    @app.exception_handler(DriftgateError)
-    async def mistaken(_: Request, error: DriftgateError) -> Response:
-        status = {QueueFull: 429, EngineStopped: 503}.get(type(error), 422)
-        return JSONResponse({"error": str(error)}, status, {"Retry-After": "1"} if status != 422 else None)
-
-    @app.exception_handler(OSError)
-    async def full(_: Request, error: OSError) -> Response:
-        logger.error("the disk: %s", error)
-        return JSONResponse({"error": f"Expected room in the state folder: {error.strerror}."}, 507)
 
 
 def _add_page(app: FastAPI, service: Service) -> None:
@@ -160,25 +111,8 @@ def _state(service: Service) -> dict[str, Any]:
     }
 
 
-def _add_classify(app: FastAPI, service: Service) -> None:
-    limiter = anyio.CapacityLimiter(service.settings.decoders)
-
-    @app.post("/v1/classify", tags=["classify"], openapi_extra=PICTURES, responses={200: {"model": Answers}})
-    async def classify(request: Request) -> Response:
-        """Class or unknown for each picture; a bad picture has its refusal in its place, the others their answers."""
-        pictures = await _pictures(request, service)
-        samples, refusals = await anyio.to_thread.run_sync(partial(_decode_all, pictures, service), limiter=limiter)
-        if not samples:
-            worst = refusals[min(refusals)]
-            raise HTTPException(worst.status, str(worst))
-        found = iter(await _answered(service, torch.stack(samples), request))
-        entries = [
-            {"status": refusals[place].status, "error": str(refusals[place])}
-            if place in refusals
-            else asdict(next(found))
-            for place in range(len(pictures))
-        ]
-        return JSONResponse({"answers": entries, "version": service.engine.version})
+def _add_control(app: FastAPI, service: Service) -> None:
+    engine, seconds = service.engine, service.settings.answer_seconds
 
     @app.post("/v1/feedback", tags=["classify"])
     def feedback(judgement: Judgement) -> dict[str, Any]:
@@ -188,87 +122,22 @@ def _add_classify(app: FastAPI, service: Service) -> None:
         except DriftgateError as error:
             raise HTTPException(404, str(error)) from error
 
-
-async def _pictures(request: Request, service: Service) -> list[bytes | BadPicture]:
-    """The encoded pictures of a request, however they were sent."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    most = service.settings.max_pictures
-    pictures: list[bytes | BadPicture]
-    if kind == "multipart/form-data":
-        async with request.form(
-            max_files=most + 1, max_fields=most + 1, max_part_size=service.settings.max_body
-        ) as form:
-            # Files have a name; a field without one holds its text.
-            pictures = [part.encode() if isinstance(part, str) else await part.read() for _, part in form.multi_items()]
-    elif kind == "application/json":
-        try:
-            pictures = list(map(_or_refusal, Images.model_validate_json(await request.body()).images))
-        except ValidationError as error:
-            raise HTTPException(422, _first(error.errors())) from error
-    elif kind.startswith("image/"):
-        pictures = [await request.body()]
-    else:
-        raise HTTPException(
-            415, f"Expected multipart/form-data, application/json or one picture as image/*, got {kind or 'nothing'!r}."
-        )
-    if not 1 <= len(pictures) <= most:
-        raise HTTPException(413 if pictures else 422, f"Expected 1 to {most} pictures but got {len(pictures)}.")
-    return pictures
-
-
-def _or_refusal(text: str) -> bytes | BadPicture:
-    try:
-        return from_base64(text)
-    except BadPicture as error:
-        return error
-
-
-def _decode_all(pictures: Sequence[bytes | BadPicture], service: Service) -> tuple[list[Tensor], dict[int, BadPicture]]:
-    """Samples of those that can be read, refusals of the others by their place."""
-    pixels, model = Pixels(service.settings.max_pixels), service.engine.method.model
-    samples, refusals = [], {}
-    for place, picture in enumerate(pictures):
-        try:
-            if isinstance(picture, BadPicture):
-                raise picture
-            samples.append(decode(picture, model, pixels))
-        except BadPicture as error:
-            refusals[place] = error
-            service.metrics.refused.labels(error.status).inc()
-    return samples, refusals
-
-
-async def _answered(service: Service, samples: Tensor, request: Request) -> list[Answer]:
-    return await _done(service, service.engine.submit(samples, request.scope["request_id"]))
-
-
-async def _done(service: Service, future: Future[T]) -> T:
-    """What the engine's thread makes of it, if it does so in time."""
-    try:
-        return await asyncio.wait_for(asyncio.wrap_future(future), service.settings.answer_seconds)
-    except asyncio.TimeoutError as error:
-        raise HTTPException(503, "The service is too busy to answer in time.", {"Retry-After": "5"}) from error
-
-
-def _add_control(app: FastAPI, service: Service) -> None:
-    engine = service.engine
-
     @app.post("/v1/freeze", tags=["control"])
     async def freeze(why: Reason | None = None) -> dict[str, Any]:
         """Stop learning; predictions go on."""
-        await _done(service, engine.freeze((why or Reason()).reason))
+        await in_time(engine.freeze((why or Reason()).reason), seconds)
         return _standing(service)
 
     @app.post("/v1/thaw", tags=["control"])
     async def thaw(why: Reason | None = None) -> dict[str, Any]:
         """Learn again, whoever stopped it."""
-        await _done(service, engine.thaw((why or Reason()).reason))
+        await in_time(engine.thaw((why or Reason()).reason), seconds)
         return _standing(service)
 
     @app.post("/v1/snapshots", tags=["control"])
     async def snapshot(why: Reason | None = None) -> dict[str, Any]:
         """Keep the state as it is now; the oldest leaves the ring if it is full."""
-        taken = await _done(service, engine.snapshot((why or Reason()).reason))
+        taken = await in_time(engine.snapshot((why or Reason()).reason), seconds)
         return asdict(taken)
 
     @app.get("/v1/snapshots", tags=["control"])
@@ -281,7 +150,7 @@ def _add_control(app: FastAPI, service: Service) -> None:
         """Go back to a snapshot, 0 for the start; whether it learns stays as it is."""
         if snapshot_id not in [found.id for found in engine.snapshots]:
             raise HTTPException(404, f"Expected the id of a snapshot, see GET /v1/snapshots, but got {snapshot_id}.")
-        await _done(service, engine.rollback(snapshot_id, (why or Reason()).reason))
+        await in_time(engine.rollback(snapshot_id, (why or Reason()).reason), seconds)
         return _standing(service)
 
 
@@ -324,59 +193,3 @@ def _add_gallery(app: FastAPI, service: Service) -> None:
         """Forget all pictures."""
         gallery.clear()
         return {"left": 0}
-
-
-def _add_inference_protocol(app: FastAPI, service: Service) -> None:
-    engine, settings = service.engine, service.settings
-
-    def check(name: str) -> None:
-        if name != settings.name:
-            raise HTTPException(404, f"Expected the model {settings.name!r} but got {name!r}.")
-
-    @app.get("/v2", tags=["inference protocol"])
-    def server() -> dict[str, Any]:
-        """What this server is."""
-        return {"name": "driftgate", "version": VERSION, "extensions": ["binary_tensor_data"]}
-
-    @app.get("/v2/health/live", tags=["inference protocol"])
-    @app.get("/v2/health/ready", tags=["inference protocol"])
-    def health() -> dict[str, bool]:
-        """Whether the learner runs and takes work."""
-        if not engine.alive:
-            raise HTTPException(503, "The service is stopping.")
-        return {"live": True, "ready": True}
-
-    @app.get("/v2/models/{name}", tags=["inference protocol"])
-    def model(name: str) -> dict[str, Any]:
-        """Inputs and outputs of the model."""
-        check(name)
-        return describe_model(engine.method.model, name, engine.version)
-
-    @app.get("/v2/models/{name}/ready", tags=["inference protocol"])
-    def ready(name: str) -> dict[str, Any]:
-        """Whether the model can be asked."""
-        check(name)
-        return {"name": name, **health()}
-
-    body = {"requestBody": {"content": {"application/json": {"schema": InferRequest.model_json_schema()}}}}
-
-    @app.post("/v2/models/{name}/infer", tags=["inference protocol"], openapi_extra=body)
-    async def infer(name: str, request: Request) -> Response:
-        """Tensors in, label, name, probability and novelty out."""
-        check(name)
-        header = request.headers.get(HEADER_LENGTH)
-        content = await request.body()
-        channels = engine.method.model.spec.shape[0]
-        most = settings.max_pixels * channels
-        wanted, tensor = await anyio.to_thread.run_sync(read_request, content, header, most)
-        if tensor.ndim > 0 and len(tensor) > settings.max_pictures:
-            raise HTTPException(413, f"Expected at most {settings.max_pictures} samples but got {len(tensor)}.")
-        samples = await anyio.to_thread.run_sync(engine.method.model.prepare, tensor)
-        answer, headers = write_response(wanted, await _answered(service, samples, request), name)
-        return Response(answer, headers=headers)
-
-
-def _first(errors: Sequence[Any]) -> str:
-    """One sentence out of pydantic's report."""
-    place = ".".join(str(part) for part in errors[0]["loc"])
-    return f"Expected another body or path: {place}: {errors[0]['msg']}."

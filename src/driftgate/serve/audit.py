@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
 
 from driftgate.guard import Event
-from driftgate.serve.answers import BatchReport
+from driftgate.serve.answers import Answer, BatchReport
 from driftgate.serve.clock import timestamp
 
 
@@ -33,7 +34,13 @@ class AuditLog:
 
     def __call__(self, report: BatchReport) -> None:
         """Listens to the engine."""
-        answers = [
+        self.answers(report.answers, report.requests, before=report.before, after=report.after, learned=report.learned)
+
+    def answers(
+        self, answers: Sequence[Answer], requests: Sequence[str], *, before: str, after: str, learned: bool
+    ) -> None:
+        """Answers with the names of their requests, and the state's version around what was learned from them."""
+        rows = [
             {
                 "id": answer.id,
                 "request": request,
@@ -42,10 +49,11 @@ class AuditLog:
                 "probability": round(answer.probability, 6),
                 "novelty": answer.novelty,
                 "learned_from": answer.learned_from,
+                "version": answer.version,
             }
-            for answer, request in zip(report.answers, report.requests, strict=True)
+            for answer, request in zip(answers, requests, strict=True)
         ]
-        self.write("batch", before=report.before, after=report.after, learned=report.learned, answers=answers)
+        self.write("batch", before=before, after=after, learned=learned, answers=rows)
 
     def event(self, event: Event) -> None:
         """Something the guard did."""

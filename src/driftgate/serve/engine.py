@@ -53,6 +53,10 @@ class QueueFull(DriftgateError):
     """More samples wait than may; try again later."""
 
 
+class TooBusy(DriftgateError):
+    """An answer did not come in time."""
+
+
 class EngineStopped(DriftgateError):
     """The engine takes no more work."""
 
@@ -72,6 +76,7 @@ class _Sample:
     request: _Request
     place: int
     arrived: float
+    given: Answer | None = None  # by somebody else: it is only learned from
 
 
 Listener = Callable[[BatchReport], None]
@@ -163,17 +168,27 @@ class Engine:
                 f"Expected at most {self.settings.queue_size} samples at once but got {len(inputs)}; send fewer."
             )
         now = time.monotonic()
+        self._enqueue([_Sample(row, request, place, now) for place, row in enumerate(inputs)])
+        return request.future
+
+    def learn(self, inputs: Tensor, answers: Sequence[Answer], requests: Sequence[str]) -> None:
+        """Samples (N, ...) that were answered elsewhere: learned from like all others, reported with these answers."""
+        now = time.monotonic()
+        asked = [_Request(answer.id, name, [None], left=1) for answer, name in zip(answers, requests, strict=True)]
+        rows = zip(inputs, asked, answers, strict=True)
+        self._enqueue([_Sample(row, request, 0, now, answer) for row, request, answer in rows])
+
+    def _enqueue(self, samples: Sequence[_Sample]) -> None:
         with self._news:
             if self._closing:
                 raise EngineStopped("Expected a running service but it is stopping; ask again when it is back.")
-            if len(self._waiting) + len(inputs) > self.settings.queue_size:
+            if len(self._waiting) + len(samples) > self.settings.queue_size:
                 raise QueueFull(
-                    f"Expected room for {len(inputs)} samples but {len(self._waiting)} of {self.settings.queue_size} "
+                    f"Expected room for {len(samples)} samples but {len(self._waiting)} of {self.settings.queue_size} "
                     "wait already; ask again in a moment."
                 )
-            self._waiting.extend(_Sample(row, request, place, now) for place, row in enumerate(inputs))
+            self._waiting.extend(samples)
             self._news.notify()
-        return request.future
 
     def run(self, command: Callable[[], T]) -> Future[T]:
         """Let the engine's thread do something to the method between two batches."""
@@ -252,8 +267,9 @@ class Engine:
         def answer(prediction: Prediction) -> None:
             ids = [f"{sample.request.id}-{sample.place}" for sample in batch]
             learning = self._guard.mode in ("learning", "slow")
-            answers.extend(answers_of(prediction, ids, self.method.model.spec.class_names, before, learning))
-            self._on_answers(answers)
+            mine = answers_of(prediction, ids, self.method.model.spec.class_names, before, learning)
+            self._on_answers([answer for sample, answer in zip(batch, mine, strict=True) if sample.given is None])
+            answers.extend(sample.given or answer for sample, answer in zip(batch, mine, strict=True))
             _deliver(batch, answers)
             answered_after[0] = time.perf_counter() - started
 
@@ -307,21 +323,21 @@ class Engine:
             return told[0]
 
     def _after(self, report: BatchReport) -> None:
-        """What is done once a batch is over: the note of the step, the save, the listeners."""
-        for listener in self.listeners:
-            try:
-                listener(report)
-            except Exception:
-                self.failures += 1
-                logger.exception("a listener failed")
+        """What is done once a batch is over: the note of the step first, then listeners, then the save."""
         if report.learned:
             self._unsaved += 1
             try:
                 self.folder.note(self.method.steps)
             except OSError as error:
                 self._complain(error)
-            if self._unsaved >= self.settings.save_every:
-                self._save()
+        for listener in self.listeners:
+            try:
+                listener(report)
+            except Exception:
+                self.failures += 1
+                logger.exception("a listener failed")
+        if self._unsaved >= self.settings.save_every:
+            self._save()
 
     def _save(self) -> None:
         """Save the state; a full disk is told, tried again after the next interval, and keeps nobody from answering."""

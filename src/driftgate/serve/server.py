@@ -29,6 +29,8 @@ class Server(uvicorn.Server):
                 create_app(service),
                 host=host,
                 port=port,
+                loop="asyncio",  # these two and no other, whatever else is installed: their limits are tested
+                http="h11",
                 log_config=None,
                 access_log=False,
                 server_header=False,

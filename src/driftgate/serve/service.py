@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+from concurrent.futures import Future
 from pathlib import Path
+from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
 
 from driftgate.guard import Event, GuardSettings
 from driftgate.methods import Method
+from driftgate.models import SourceModel
+from driftgate.serve.answers import Answer
 from driftgate.serve.audit import AuditLog
 from driftgate.serve.board import Board
-from driftgate.serve.engine import Engine, EngineSettings, Listener
+from driftgate.serve.engine import Engine, EngineSettings, Listener, TooBusy
 from driftgate.serve.feedback import Feedback
 from driftgate.serve.gallery import Gallery
 from driftgate.serve.metrics import Metrics
 from driftgate.serve.state_folder import StateFolder
+
+T = TypeVar("T")
 
 
 class ServiceSettings(BaseModel):
@@ -82,6 +90,25 @@ class Service:
         self.playing: str | None = None  # what the demo shows
         self.audit.write("start", version=self.engine.version, lost=folder.lost, problems=folder.problems)
 
+    @property
+    def model(self) -> SourceModel:
+        """Says what a sample must look like."""
+        return self.engine.method.model
+
+    @property
+    def version(self) -> str:
+        """Of the state that would answer now."""
+        return self.engine.version
+
+    @property
+    def alive(self) -> bool:
+        """Whether it takes work."""
+        return self.engine.alive
+
+    async def answer(self, samples: Tensor, request: str) -> list[Answer]:
+        """Samples as ``model.prepare`` gives them -> their answers; ``request`` is what the log calls them."""
+        return await in_time(self.engine.submit(samples, request), self.settings.answer_seconds)
+
     def _take_event(self, event: Event) -> None:
         self.metrics.event(event)
         self.audit.event(event)
@@ -91,3 +118,11 @@ class Service:
         self.stopping.set()
         self.engine.close()
         self.audit.close()
+
+
+async def in_time(future: Future[T], seconds: float) -> T:
+    """What another thread makes of it, if it does so in time."""
+    try:
+        return await asyncio.wait_for(asyncio.wrap_future(future), seconds)
+    except asyncio.TimeoutError as error:
+        raise TooBusy(f"Expected an answer within {seconds:g} seconds but too many wait; ask again.") from error

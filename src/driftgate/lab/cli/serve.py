@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import tempfile
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +18,7 @@ from driftgate.lab.cli.app import app
 from driftgate.lab.cli.console import note
 
 if TYPE_CHECKING:
+    from driftgate.methods import Method
     from driftgate.serve.service import Service, ServiceSettings
     from driftgate.serve.state_folder import StateFolder
 
@@ -49,6 +53,11 @@ class ServiceOptions:
     save_every: SaveEvery = 100
     max_body: Annotated[float, typer.Option("--max-body", min=0.001, help="Megabytes of a request.")] = 32.0
     frozen: Annotated[bool, typer.Option("--frozen", help="Start without learning.")] = False
+    ray: Annotated[bool, typer.Option("--ray", help="Run on Ray Serve: one learner, several predictors.")] = False
+    predictors: Annotated[int, typer.Option("--predictors", min=1, help="Replicas that answer, with --ray.")] = 2
+    publish_every: Annotated[
+        int, typer.Option("--publish-every", min=1, help="Steps between two states that predictors take, with --ray.")
+    ] = 10
 
     def settings(self) -> ServiceSettings:
         """What they say; warns of a door that is open to all."""
@@ -94,34 +103,76 @@ def serve(
     from driftgate.extras import require
 
     require("serve", "driftgate serve")
-    from driftgate.lab.cli.experiment import make_choice
-    from driftgate.serve.server import run
-    from driftgate.serve.service import Service
     from driftgate.types import DriftgateError
 
-    if demo == (chosen.model is not None or chosen.network is not None):
-        raise DriftgateError("Expected either --model, --network or --demo; give one of them.")
+    if demo == (chosen.model is not None or chosen.network is not None) or (demo and served.ray):
+        raise DriftgateError(
+            "Expected either --model, --network or --demo, which plays on one machine alone; give one of them."
+        )
     settings = served.settings()
+    # With Ray the file is opened by processes of their own, wherever they run.
+    fresh = partial(fresh_method, replace(chosen, model=None if chosen.model is None else chosen.model.resolve()))
     with ExitStack() as stack:
-        if demo:
-            service = _demo(state or DEMO_STATE, settings)
-        else:
-            folder = state or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="driftgate-")))
-            choice = make_choice(chosen)
-            service = Service(choice.create(choice.open_model()), folder, settings)
-        tell_start(service.engine.folder)
         if state is None and not demo:
             note("Nothing of this is kept; --state DIR would.")
-        note(f"Version {service.engine.version} of {chosen.method} at http://{served.host}:{served.port}/")
-        run(service, served.host, served.port)
+            state = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="driftgate-")))
+        if served.ray:
+            _on_ray(fresh, state or DEMO_STATE, settings, served)
+        else:
+            _here(None if demo else fresh, state or DEMO_STATE, settings, served)
+
+
+def _here(fresh: Callable[[], Method] | None, folder: Path, settings: ServiceSettings, served: ServiceOptions) -> None:
+    """Serve in this process, the demo where there is no method, until SIGTERM or SIGINT."""
+    from driftgate.serve.server import run
+    from driftgate.serve.service import Service
+
+    service = _demo(folder, settings) if fresh is None else Service(fresh(), folder, settings)
+    tell_start(service.engine.folder)
+    note(f"Version {service.version} of {service.engine.method.name} at http://{served.host}:{served.port}/")
+    run(service, served.host, served.port)
+
+
+def fresh_method(chosen: options.MethodOptions) -> Method:
+    """The method that the options name; with Ray it is made anew in every process."""
+    from driftgate.lab.cli.experiment import make_choice
+
+    choice = make_choice(chosen)
+    return choice.create(choice.open_model())
+
+
+def _on_ray(fresh: Callable[[], Method], folder: Path, settings: ServiceSettings, served: ServiceOptions) -> None:
+    """Serve on Ray until SIGTERM or SIGINT."""
+    from driftgate.progress import ended_by_signals
+    from driftgate.types import DriftgateError
+
+    try:
+        from driftgate.serve.ray_app import RaySettings, connect, deploy, withdraw
+    except ImportError as error:
+        raise DriftgateError("driftgate serve --ray needs Ray Serve; pip install 'driftgate[ray]'.") from error
+    chosen = RaySettings(predictors=served.predictors, publish_every=served.publish_every)
+    connect(chosen.predictors)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # where Ray has put an answer of its own
+    with ended_by_signals() as stopped:
+        try:
+            started = deploy(fresh, folder, settings, chosen, host=served.host, port=served.port)
+            _tell(started["problems"], started["lost"])
+            note(f"Version {started['version']}, {chosen.predictors} predictors at http://{served.host}:{served.port}/")
+            stopped.wait()
+        finally:
+            withdraw()
 
 
 def tell_start(folder: StateFolder) -> None:
     """What a user should know of the state it starts from."""
-    for problem in folder.problems:
+    _tell(folder.problems, folder.lost)
+
+
+def _tell(problems: Sequence[str], lost: int) -> None:
+    for problem in problems:
         note(problem)
-    if folder.lost:
-        note(f"{folder.lost} steps were not saved when the last service ended; they are lost.")
+    if lost:
+        note(f"{lost} steps were not saved when the last service ended; they are lost.")
 
 
 def _demo(folder: Path, settings: ServiceSettings) -> Service:
