@@ -98,7 +98,7 @@ def test_stopped_and_resumed_equals_uninterrupted(name: str, tmp_path: object) -
         first.step(images_of(16, seed))
     path = f"{tmp_path}/method.safetensors"
     first.save(path)
-    resumed = driftgate.load(path, model=small_model())
+    resumed = driftgate.load(path, model=small_model(), device=DEVICE)
     assert resumed.steps == 3
     assert_same_state(whole, resumed)
     for seed in range(3, 7):
@@ -115,7 +115,7 @@ def test_a_backbone_known_by_name_needs_no_model_to_load(name: str, tmp_path: ob
     method.step(images)
     path = f"{tmp_path}/method.safetensors"
     method.save(path)
-    assert_same(driftgate.load(path).step(images), method.step(images))
+    assert_same(driftgate.load(path, device=DEVICE).step(images), method.step(images))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 33])
@@ -244,7 +244,7 @@ def test_memory_modes_learn_the_same(name: str) -> None:
             method.step(images_of(16, seed))
     fast = state_of(expected)
     learned = {key: value for key, value in sure_model().named_parameters() if value.requires_grad}
-    assert any(not torch.allclose(fast[f"model.{key}"], value, atol=1e-5) for key, value in learned.items())
+    assert any(not torch.allclose(fast[f"model.{key}"], value.to(DEVICE), atol=1e-5) for key, value in learned.items())
     for method in others:
         for key, value in state_of(method).items():
             assert torch.allclose(value.double(), fast[key].double(), rtol=1e-4, atol=1e-6), key

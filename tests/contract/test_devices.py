@@ -79,6 +79,8 @@ def test_saved_there_and_loaded_here_or_there(name: str, tmp_path: Path) -> None
     for place in ("cpu", OTHER):
         loaded = driftgate.load(tmp_path / "x.safetensors", model=small_model(), map_location=place)
         assert loaded.device.type == torch.device(place).type
+        elsewhere = {key for key, held in loaded.state_dict().items() if held.device.type != loaded.device.type}
+        assert elsewhere <= HOST, "statistics of the source and all"
         assert_close(method, loaded)
         assert_same_labels(method.predict(images_of(16, 5)), loaded.predict(images_of(16, 5)))
 

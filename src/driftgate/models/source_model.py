@@ -250,7 +250,9 @@ class SourceModel(nn.Module):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
         tensors = under_prefix(f"{prefix}{STATISTICS}", state_dict)
-        self.statistics = SourceStatistics.from_tensors(tensors)
+        # A file belongs to no device: like the buffers, they come to where the model is.
+        here = {name: tensor.to(self.mean.device) for name, tensor in tensors.items()}
+        self.statistics = SourceStatistics.from_tensors(here)
         for name in tensors:
             del state_dict[f"{prefix}{STATISTICS}.{name}"]
         super()._load_from_state_dict(state_dict, prefix, *arguments)

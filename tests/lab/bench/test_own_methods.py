@@ -20,6 +20,7 @@ def bench(tmp_path: Path, *more: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
 
 
+@pytest.mark.timeout(900)  # each process imports torch, which takes a while on a busy machine
 @pytest.mark.parametrize("backend", ["loky", "ray"])
 def test_every_worker_knows_it(tmp_path: Path, backend: str) -> None:
     (tmp_path / "of_mine.py").write_text(EXAMPLE.read_text())
