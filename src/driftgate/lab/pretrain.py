@@ -54,6 +54,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 none; PACS and the digits are not in the paper."""
 
 logger = logging.getLogger(__name__)
+Domains = Domain | Sequence[Domain]
+"""A source domain, or several that are used as one."""
 
 
 class PretrainSettings(BaseModel):
@@ -130,7 +132,7 @@ class TrainingStep(NamedTuple):
 
 def pretrain(
     model: SourceModel,
-    domain: Domain | Sequence[Domain],
+    domain: Domains,
     split: ClassSplit,
     settings: PretrainSettings,
     *,
@@ -196,11 +198,7 @@ def pretrain(
 
 
 def estimate(
-    model: SourceModel,
-    domain: Domain | Sequence[Domain],
-    split: ClassSplit,
-    settings: PretrainSettings,
-    **reading: Any,
+    model: SourceModel, domain: Domains, split: ClassSplit, settings: PretrainSettings, **reading: Any
 ) -> float:
     """Seconds that ``pretrain`` would take: from two real steps, after which the model is as it was before.
 
@@ -329,8 +327,7 @@ class Training:
             buffer = torch.empty_like(parameters[name], requires_grad=False).copy_(value)
             self.optimizer.state[parameters[name]]["momentum_buffer"] = buffer
         self.generator.set_state(tensors["rng"])
-        self.step = int(tensors["step"])
-        self.seconds = float(tensors["seconds"])
+        self.step, self.seconds = int(tensors["step"]), float(tensors["seconds"])
         self.tally = tensors["tally"].clone()
 
 
@@ -341,11 +338,7 @@ def _features(model: SourceModel, batches: Iterable[Batch]) -> Iterator[tuple[Te
 
 
 def _begin(
-    model: SourceModel,
-    domain: Domain | Sequence[Domain],
-    split: ClassSplit,
-    settings: PretrainSettings,
-    **reading: Any,
+    model: SourceModel, domain: Domains, split: ClassSplit, settings: PretrainSettings, **reading: Any
 ) -> tuple[SourceSamples, Training]:
     """What is learned from, and the training before its first step."""
     if split.num_source != model.num_classes:

@@ -19,6 +19,7 @@ COMMANDS = (
     ["export"],
     ["methods"],
     ["memory"],
+    ["cost"],
     ["data", "check"],
     ["import-checkpoint"],
 )

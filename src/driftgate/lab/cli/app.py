@@ -26,6 +26,7 @@ COMMAND_ORDER = (
     "report",
     "methods",
     "memory",
+    "cost",
     "data",
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,19 +15,12 @@ if TYPE_CHECKING:
     from driftgate.lab.bench.effort_cost import EffortCost
 
 
-@app.command(
-    epilog="Example: [bold]driftgate cost --model source.safetensors --budget-seconds 1 --budget-mib 500[/bold]"
+@options.command(
+    app, epilog="Example: [bold]driftgate cost --model source.safetensors --budget-seconds 1 --budget-mib 500[/bold]"
 )
 def cost(
     *,
-    model: options.ModelOrNot = None,
-    network: options.Network = None,
-    class_names: options.ClassNames = None,
-    network_size: options.NetworkSize = None,
-    imports: options.Imports = None,
-    method: options.MethodName = "gmm",
-    preset: options.Preset = None,
-    settings: options.Settings = None,
+    chosen: options.MethodOptions,
     batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Samples of a step.")] = 64,
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="Steps of each effort that are timed.")] = 4,
     budget_seconds: Annotated[
@@ -44,40 +38,35 @@ def cost(
     """
     from driftgate.lab.bench.effort_cost import choose_effort, measure_efforts
     from driftgate.lab.cli.experiment import make_choice
+    from driftgate.types import DriftgateError
 
-    choice = make_choice(
-        method=method,
-        preset=preset,
-        settings=settings,
-        imports=imports,
-        model=model,
-        network=network,
-        class_names=class_names,
-        network_size=network_size,
-        device="cpu",
-    )
+    if chosen.device not in ("auto", "cpu"):
+        raise DriftgateError(
+            f"Expected the CPU, whose memory is measured, but got {chosen.device}; leave out --device."
+        )
+    choice = make_choice(replace(chosen, device="cpu"))
     choice.open_model()  # what is wrong with it should be told here, not by a process
     with progress_bars() as report:
         costs = measure_efforts(
             choice.open_model,
-            method,
+            choice.method,
             batch_size=batch_size,
-            preset=preset,
+            preset=choice.preset,
             settings=choice.settings,
-            imports=tuple(imports or ()),
+            imports=tuple(chosen.imports or ()),
             rounds=rounds,
             on_step=report,
         )
-    chosen = choose_effort(costs, budget_seconds, budget_mib)
+    found = choose_effort(costs, budget_seconds, budget_mib)
     if as_json:
         rows = [row.as_dict() | {"fits": row.fits(budget_seconds, budget_mib)} for row in costs]
-        print_json({"method": method, "batch_size": batch_size, "costs": rows, "choice": chosen and chosen.effort})
+        print_json({"method": choice.method, "batch_size": batch_size, "costs": rows, "choice": found and found.effort})
         return
-    _print(costs, method, batch_size, budget_seconds, budget_mib)
-    if chosen is None:
+    _print(costs, choice.method, batch_size, budget_seconds, budget_mib)
+    if found is None:
         note("None fits; take smaller batches or pictures, or source-only, which is the inference itself.")
     elif budget_seconds is not None or budget_mib is not None:
-        note(f"effort={chosen.effort!r} fits: about {chosen.frames_per_second:.3g} frames a second.")
+        note(f"effort={found.effort!r} fits: about {found.frames_per_second:.3g} frames a second.")
 
 
 def _print(
