@@ -132,7 +132,8 @@ class Arrivals:
         self.batches, self.room = batches, room
         self._queue: deque[tuple[float, Any]] = deque()
         self._changed = threading.Condition()
-        self._ended, self._closed, self._error = False, False, None
+        self._ended, self._closed = False, False
+        self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._read, name="driftgate-arrivals", daemon=True)
 
     def __enter__(self) -> Arrivals:

@@ -49,6 +49,7 @@ class Setting:
     num_classes: int
     input_size: tuple[int, int]
     batch_size: int = 64
+    weights: str = UNTRAINED
 
 
 @dataclass
@@ -100,16 +101,18 @@ def measure(
     warmup: int = 2,
     on_step: Callable[[str, int, int], None] | None = None,
     open_model: Opener | None = None,
+    cpu_time: bool = False,
 ) -> list[Cost]:
     """Take ``steps`` steps of every configuration in turns, after ``warmup`` rounds that do not count.
 
-    ``open_model`` gives each process another model than the setting's; must be picklable.
+    ``open_model`` gives each process another model than the setting's; must be picklable. ``cpu_time`` counts the time
+    of the processor, for a busy machine and one thread.
     """
     if not reset_peak_memory():
         raise DriftgateError("Expected Linux to measure peak memory but this system does not tell it; run it there.")
     costs = {label: Cost(label) for label in configurations}
     opener = open_model or partial(loaded_model, setting)
-    with _workers(configurations, opener, setting.batch_size) as workers:
+    with _workers(configurations, opener, setting.batch_size, cpu_time=cpu_time) as workers:
         for turn in range(warmup + steps):
             for label, worker in workers.items():
                 seconds, peak = _ask(label, worker)
@@ -122,7 +125,9 @@ def measure(
 
 
 @contextmanager
-def _workers(configurations: dict[str, Builder], opener: Opener, batch_size: int) -> Iterator[dict[str, Connection]]:
+def _workers(
+    configurations: dict[str, Builder], opener: Opener, batch_size: int, *, cpu_time: bool
+) -> Iterator[dict[str, Connection]]:
     context = get_context("spawn")
     before = {name: os.environ.get(name) for name in QUIET_THREADS}
     os.environ.update(QUIET_THREADS)  # a spawned process reads it at its start
@@ -130,7 +135,7 @@ def _workers(configurations: dict[str, Builder], opener: Opener, batch_size: int
     try:
         for label, build in configurations.items():
             mine, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(build, opener, batch_size, theirs), daemon=True)
+            process = context.Process(target=_serve, args=(build, opener, batch_size, theirs, cpu_time), daemon=True)
             process.start()
             theirs.close()  # or its end would not be heard
             processes.append(process)
@@ -164,21 +169,21 @@ def _receive(label: str, worker: Connection) -> Sequence[Any]:
     return answer
 
 
-def _serve(build: Builder, opener: Opener, batch_size: int, connection: Connection) -> None:
+def _serve(build: Builder, opener: Opener, batch_size: int, connection: Connection, cpu_time: bool) -> None:
     """The worker: load, then a step whenever asked."""
     model = opener()
     loaded = resident_memory() or 0
     make_sure(model, batch_size)
     step = build(model)
-    generator = seeded(0)
+    generator, clock = seeded(0), time.process_time if cpu_time else time.perf_counter
     connection.send(())
     while True:
         connection.recv()
         images = torch.rand(batch_size, *model.spec.shape, generator=generator)
         reset_peak_memory()
-        started = time.perf_counter()
+        started = clock()
         step(images)
-        seconds = time.perf_counter() - started
+        seconds = clock() - started
         answer = (seconds, peak_memory() - loaded)
         del images
         give_back_memory()  # the next process needs it
@@ -186,9 +191,9 @@ def _serve(build: Builder, opener: Opener, batch_size: int, connection: Connecti
 
 
 def loaded_model(setting: Setting) -> SourceModel:
-    """A network of the setting's with random weights and random source statistics, which some methods ask for."""
+    """A network of the setting's with random source statistics, which some methods ask for."""
     names = [f"class {index}" for index in range(setting.num_classes)]
-    model = SourceModel.build(setting.backbone, names, input_size=setting.input_size, weights=UNTRAINED)
+    model = SourceModel.build(setting.backbone, names, input_size=setting.input_size, weights=setting.weights)
     size, generator = model.spec.feature_dim, seeded(1)
     model.statistics = SourceStatistics(
         torch.randn(setting.num_classes, size, generator=generator), torch.zeros(size), torch.eye(size)
