@@ -5,9 +5,11 @@ The reference is what the equations look like when typed in: N x C x R x R outer
 with one for all (tied); the reference is the same for both. The third column of times is the form's own work as bare
 float32 matrix products, the limit of the machine: for full the moments, (C, N) x (N, R(R+1)/2), and the whitening,
 (C, R, R) x (C, R, N); for tied the moments, (C + R, N) x (N, R), the spread of the means, (R, C) x (C, R), the
-whitening, (R, R) x (R, N + C), and the distances, (C, R) x (R, N).
+whitening, (R, R) x (R, N + C), and the distances, (C, R) x (R, N). The equations need float64, so the ratio to the same
+products in float64 stands beside.
 
-Times are medians over interleaved runs, so that a busy machine slows all alike. A step of a millisecond still suffers
+Runs are interleaved, so that a busy machine slows all alike; times are medians over the rounds, ratios of times medians
+of each round's own ratio. A step of a millisecond still suffers
 otherwise than one of seconds; ``--cpu-time`` counts what the process itself worked, on one thread. Extra peak memory is
 the peak resident memory during a step minus the resident memory before it, each in a process of its own; it therefore
 holds what numpy, scipy, torch and their libraries allocate, and needs Linux.
@@ -109,17 +111,20 @@ def driftgate_step(num_classes: int, data: list[tuple[Array, Array]], form: Cova
     return step
 
 
-def full_product_step(num_classes: int, data: list[tuple[Array, Array]]) -> Step:
-    weights = torch.from_numpy(data[0][1]).float().T.contiguous()
-    outer, factors = torch.randn(SAMPLES, DIM * (DIM + 1) // 2), torch.randn(num_classes, DIM, DIM)
-    offsets = torch.randn(num_classes, DIM, SAMPLES)
+def full_product_step(num_classes: int, data: list[tuple[Array, Array]], dtype: torch.dtype) -> Step:
+    weights = torch.from_numpy(data[0][1]).to(dtype).T.contiguous()
+    outer = torch.randn(SAMPLES, DIM * (DIM + 1) // 2, dtype=dtype)
+    factors, offsets = (
+        torch.randn(num_classes, DIM, DIM, dtype=dtype),
+        torch.randn(num_classes, DIM, SAMPLES, dtype=dtype),
+    )
     return lambda turn: (weights @ outer, factors @ offsets)
 
 
-def tied_product_step(num_classes: int, data: list[tuple[Array, Array]]) -> Step:
-    features, weights = (torch.from_numpy(part).float().contiguous() for part in data[0])
+def tied_product_step(num_classes: int, data: list[tuple[Array, Array]], dtype: torch.dtype) -> Step:
+    features, weights = (torch.from_numpy(part).to(dtype) for part in data[0])
     left = torch.cat([weights.T, features.T])
-    means, factor = torch.randn(num_classes, DIM), torch.randn(DIM, DIM)
+    means, factor = torch.randn(num_classes, DIM, dtype=dtype), torch.randn(DIM, DIM, dtype=dtype)
     points = torch.cat([features, means]).T.contiguous()
     return lambda turn: (left @ features, means.T @ means, factor @ points, means @ features.T)
 
@@ -128,8 +133,10 @@ STEPS: dict[str, Callable[[int, list[tuple[Array, Array]]], Step]] = {
     "reference": reference_step,
     "full": partial(driftgate_step, form="full"),
     "tied": partial(driftgate_step, form="tied"),
-    "full product": full_product_step,
-    "tied product": tied_product_step,
+    "full product": partial(full_product_step, dtype=torch.float32),
+    "tied product": partial(tied_product_step, dtype=torch.float32),
+    "full product float64": partial(full_product_step, dtype=torch.float64),
+    "tied product float64": partial(tied_product_step, dtype=torch.float64),
 }
 
 
@@ -142,40 +149,35 @@ class Row:
     reference_ms: float
     driftgate_ms: float
     product_ms: float
+    speedup: float
+    ratio_to_product: float
+    ratio_to_float64_product: float
     reference_mib: float
     driftgate_mib: float
-
-    @property
-    def speedup(self) -> float:
-        return self.reference_ms / self.driftgate_ms
-
-    @property
-    def ratio_to_product(self) -> float:
-        return self.driftgate_ms / self.product_ms
 
     @property
     def memory_ratio(self) -> float:
         return self.reference_mib / self.driftgate_mib if self.driftgate_mib > 0 else math.inf
 
     def as_dict(self) -> dict[str, object]:
-        ratios = {name: getattr(self, name) for name in ("speedup", "ratio_to_product", "memory_ratio")}
-        return asdict(self) | ratios
+        return asdict(self) | {"memory_ratio": self.memory_ratio}
 
 
-def milliseconds(num_classes: int, rounds: int, repeats: int, clock: Callable[[], float]) -> dict[str, float]:
-    """Median time of a step of each by ``clock``; ``repeats`` fast steps go beside one slow one."""
+def milliseconds(num_classes: int, rounds: int, repeats: int, clock: Callable[[], float]) -> dict[str, Array]:
+    """Time of a step by ``clock``, a number a round: one run of the reference, else the median of ``repeats``."""
     data = batches(num_classes, 8)
     steps = {name: make(num_classes, data) for name, make in STEPS.items()}
-    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    found: dict[str, list[float]] = {name: [] for name in steps}
     for turn in range(rounds + 1):  # the first round warms up
         for name, step in steps.items():
             time.sleep(SETTLE_SECONDS)
+            seconds = []
             for again in range(1 if name == "reference" else repeats):
                 start = clock()
                 step(turn * repeats + again)
-                if turn > 0:
-                    seconds[name].append(clock() - start)
-    return {name: 1e3 * statistics.median(values) for name, values in seconds.items()}
+                seconds.append(clock() - start)
+            found[name].append(1e3 * statistics.median(seconds))
+    return {name: np.array(values[1:]) for name, values in found.items()}
 
 
 def measure_memory(name: str, num_classes: int) -> float:
@@ -210,9 +212,12 @@ def compare(num_classes: int, rounds: int, repeats: int, clock: Callable[[], flo
         Row(
             classes=num_classes,
             covariance=form,
-            reference_ms=times["reference"],
-            driftgate_ms=times[form],
-            product_ms=times[f"{form} product"],
+            reference_ms=float(np.median(times["reference"])),
+            driftgate_ms=float(np.median(times[form])),
+            product_ms=float(np.median(times[f"{form} product"])),
+            speedup=float(np.median(times["reference"] / times[form])),
+            ratio_to_product=float(np.median(times[form] / times[f"{form} product"])),
+            ratio_to_float64_product=float(np.median(times[form] / times[f"{form} product float64"])),
             reference_mib=memory["reference"],
             driftgate_mib=memory[form],
         )
@@ -231,12 +236,12 @@ def missed_targets(row: Row) -> list[str]:
 
 def print_table(rows: list[Row]) -> None:
     print(f"One mixture step, N={SAMPLES}, R={DIM}, {torch.get_num_threads()} threads, medians")
-    print("              time in ms                                     | extra peak memory in MiB")
-    print("   C  form   reference  driftgate  ratio  product  to product | reference  driftgate  ratio")
+    print("              time in ms                                              | extra peak memory in MiB")
+    print("   C  form   reference  driftgate  ratio  product  to product  float64 | reference  driftgate  ratio")
     for row in rows:
         print(
             f"{row.classes:4d}  {row.covariance}  {row.reference_ms:10.2f} {row.driftgate_ms:10.3f} {row.speedup:6.1f}"
-            f" {row.product_ms:8.3f} {row.ratio_to_product:11.2f} |"
+            f" {row.product_ms:8.3f} {row.ratio_to_product:11.2f} {row.ratio_to_float64_product:8.2f} |"
             f" {row.reference_mib:9.1f} {row.driftgate_mib:10.2f} {row.memory_ratio:6.1f}"
         )
 

@@ -252,6 +252,7 @@ def _stopped(frozen: Frozen) -> Iterator[None]:
     device = frozen.model.mean.device
     learning = [parameter for parameter in frozen.parameters() if parameter.requires_grad]
     frozen.eval().cpu()
+    pieces, frozen.model.piece_size = frozen.model.piece_size, None
     for parameter in learning:
         parameter.requires_grad_(False)
     try:
@@ -260,6 +261,7 @@ def _stopped(frozen: Frozen) -> Iterator[None]:
     finally:
         for parameter in learning:
             parameter.requires_grad_(True)
+        frozen.model.piece_size = pieces
         frozen.to(device)
 
 

@@ -42,13 +42,14 @@ def log_determinant(factors: Tensor) -> Tensor:
 
 def squared_distances(one: Tensor, other: Tensor) -> Tensor:
     """(C, R), (N, R) -> (C, N): by a matrix product where that is exact enough, else difference by difference."""
-    # Another device need not be asked: there the differences cost nothing.
-    product = one.device.type == "cpu" and bool(torch.cat([one, other]).square().sum(dim=1).max() <= LARGEST_EXPANDED)
-    mode = "use_mm_for_euclid_dist" if product else "donot_use_mm_for_euclid_dist"
-    return torch.cdist(one, other, compute_mode=mode).square_()
+    if one.device.type == "cpu":  # another device need not be asked: there the differences cost nothing
+        lengths, others = one.square().sum(dim=1), other.square().sum(dim=1)
+        if bool(torch.maximum(lengths.max(), others.max()) <= LARGEST_EXPANDED):
+            return torch.addmm(others, one, other.T, alpha=-2.0).add_(lengths[:, None]).clamp_(min=0.0)
+    return torch.cdist(one, other, compute_mode="donot_use_mm_for_euclid_dist").square_()
 
 
 def finite(*values: Tensor) -> Tensor:
     """() bool: whether none holds NaN or infinity; one pass each, and no temporary array."""
-    ends = torch.stack([end for part in values for end in part.detach().aminmax()])
-    return (ends.abs() < math.inf).all()  # NaN is not below
+    ends = torch.stack([end for part in values for end in part.aminmax()])
+    return ends.abs().amax() < math.inf  # NaN is not below

@@ -17,10 +17,10 @@ from torch import Tensor
 from driftgate.memory.blocks import blocks, for_each_block, one_thread
 from driftgate.memory.factors import factorise, finite, log_determinant, squared_distances, try_factorise
 from driftgate.memory.packed import (
-    add_symmetric_outer,
     class_seconds,
     pack,
     packed_size,
+    plus_symmetric_outer,
     pooled_second,
     unpack_lower,
 )
@@ -89,8 +89,8 @@ class Moments:
         """The same moments about another centre (the parallel axis theorem)."""
         offset = (self.center - center).expand_as(self.first)
         first = self.first + self.weight[:, None] * offset
-        second = self.second.clone()
-        add_symmetric_outer(second, self.first + 0.5 * self.weight[:, None] * offset, offset)
+        middle = torch.addcmul(self.first, self.weight[:, None], offset, value=0.5)
+        second = plus_symmetric_outer(self.second, middle, offset)
         return Moments(self.count, center, self.weight, first, second)
 
 
@@ -215,7 +215,8 @@ class StreamingGMM(State):
         if weights.shape != (len(features), self.num_classes):
             expected = (len(features), self.num_classes)
             raise DriftgateError(f"Expected weights of shape {expected} but got {tuple(weights.shape)}.")
-        if not bool(finite(weights)) or bool((weights < 0).any()):
+        smallest, largest = weights.detach().aminmax()
+        if not bool((smallest >= 0) & (largest < math.inf)):  # NaN is neither
             raise DriftgateError("Expected finite weights of at least 0; pass the softmax outputs, not the logits.")
         return self._moments(features, weights)
 
@@ -249,33 +250,32 @@ class StreamingGMM(State):
         past = self.decay * self.weights.double()
         total = past + moments.weight
         seen = total >= SMALLEST_WEIGHT
-        scale = torch.where(seen, 1.0 / total, 0.0)[:, None]  # 0 leaves a class never seen at mean and covariance 0
-        past_share, old_offset = past[:, None] * scale, self.means.double() - moments.center
-        offset = past_share * old_offset + scale * moments.first
+        # 0 where a class was never seen leaves it at mean and covariance 0.
+        scale = (seen / total.clamp_min(SMALLEST_WEIGHT))[:, None]
+        past_share, old_offset = past[:, None] * scale, self.means - moments.center
+        offset = (past_share * old_offset).addcmul_(scale, moments.first)
         spread_scale, spread_past = scale, past_share
         if self.tied:  # both sides of Eq. 3 summed over the classes
-            spread_scale = torch.where(seen.any(), 1.0 / total.sum(), 0.0).view(1, 1)
+            spread_scale = (seen.any() / total.sum().clamp_min(SMALLEST_WEIGHT)).view(1, 1)
             spread_past = past.sum() * spread_scale
         # The sum over (r - mu)(r - mu)^T from the moments about the centre, with mu = center + offset.
-        correction = spread_scale * (0.5 * moments.weight[:, None] * offset - moments.first)
-        drift = old_offset - offset
+        excess = torch.addcmul(moments.first, moments.weight[:, None], offset, value=-0.5)
         packed_covariances = torch.empty_like(self.packed_covariances)
 
         def mix(part: slice) -> None:
             members = slice(None) if self.tied else part
-            covariance = moments.second[part] * spread_scale[part, :, None]
-            add_symmetric_outer(covariance, correction[members], offset[members])
+            spread = plus_symmetric_outer(moments.second[part], excess[members], offset[members], -1.0)
             if self.mean_shift:
-                moved = 0.5 * past[members, None] * spread_scale[part] * drift[members]
-                add_symmetric_outer(covariance, moved, drift[members])
-            packed = covariance.flatten(1)[:, : packed_covariances.shape[1]]
+                drift = old_offset[members] - offset[members]
+                spread = plus_symmetric_outer(spread, past[members, None] * drift, drift, 0.5)
+            packed = spread.flatten(1)[:, : packed_covariances.shape[1]].mul_(spread_scale[part])
             packed.addcmul_(self.packed_covariances[part].double(), spread_past[part])
             packed[:, : self.dim].clamp_(min=0.0)  # a variance of 0 may come out as -1e-16 of the moments it is made of
             packed_covariances[part] = packed
 
         for_each_block(mix, blocks(len(packed_covariances), self.dim**2, packed_covariances.device))
-        means = torch.where(seen[:, None], moments.center + offset, 0.0).float()
-        weights = torch.where(seen, total, 0.0).float()
+        means = offset.add_(moments.center).mul_(seen[:, None]).float()
+        weights = (seen * total).float()
         self.weights, self.means, self.packed_covariances = weights, means, packed_covariances
         # No entry of a covariance is larger than the largest variance, and those stand first.
         return finite(weights, means, packed_covariances[:, : self.dim])
@@ -304,16 +304,14 @@ class StreamingGMM(State):
         samples = exact(features.detach())
         distances = self._distances_tied if self.tied else self._distances_full
         squared, log_determinants, failed = distances(samples, retry)
-        log_likelihood = -0.5 * (squared + log_determinants + self.dim * math.log(2.0 * math.pi))
         unseen = (self.weights == 0)[:, None]
+        offsets = -0.5 * (log_determinants + self.dim * math.log(2.0 * math.pi))
         if prior > 0:
-            shares = self.weights.double() / self.weights.double().sum()
-            log_likelihood += prior * shares.log()[:, None]  # the mask below replaces that of a class never seen
-        evaluation = MixtureEvaluation(
-            log_likelihood.masked_fill_(unseen, -math.inf).T,
-            squared.masked_fill_(unseen, math.inf).T,
-        )
-        return evaluation, failed.any()
+            weights = self.weights.double()
+            offsets = offsets + prior * (weights / weights.sum()).log()[:, None]
+        squared += torch.where(unseen, math.inf, 0.0)
+        log_likelihood = torch.add(offsets.masked_fill(unseen, 0.0), squared, alpha=-0.5)
+        return MixtureEvaluation(log_likelihood.T, squared.T), failed.any()
 
     def _distances_full(self, samples: Tensor, retry: bool) -> tuple[Tensor, Tensor, Tensor]:
         """(C, N) squared Mahalanobis distances and (C, 1) log-determinants, one factorisation a class, which failed
@@ -350,11 +348,12 @@ class StreamingGMM(State):
             factor, failed = try_factorise(lower, floors)
             if retry and bool(failed):
                 factor, failed = factorise(unpack_lower(packed, self.dim), floors), ~failed
+            identity = torch.eye(self.dim, dtype=samples.dtype, device=samples.device)
+            whiten = torch.linalg.solve_triangular(factor[0], identity, upper=False).T
             # About the middle of the queries, or an offset common to all would make every vector long.
-            points = torch.cat([self.means.double(), samples]) - samples.mean(dim=0)
-            whitened = torch.linalg.solve_triangular(factor[0], points.T, upper=False).T
-            means, queries = whitened.split([self.num_classes, len(samples)])
-            return squared_distances(means, queries), log_determinant(factor)[:, None], failed
+            center = samples.mean(dim=0)
+            squared = squared_distances((self.means - center) @ whiten, (samples - center) @ whiten)
+            return squared, log_determinant(factor)[:, None], failed
 
     def _regularisation(self) -> tuple[Tensor, Tensor | None, Tensor]:
         """What a query adds to the covariances: ``keep * covariance + (1 - keep) * pooled + floor * identity``.
@@ -383,5 +382,5 @@ class StreamingGMM(State):
     def _check_features(self, features: Tensor) -> None:
         if features.ndim != 2 or features.shape[1] != self.dim or len(features) == 0:
             raise DriftgateError(f"Expected features of shape (N, {self.dim}) but got {tuple(features.shape)}.")
-        if not bool(finite(features)):
+        if not bool(finite(features.detach())):
             raise DriftgateError("Expected finite features but got NaN or infinity; the network has diverged.")

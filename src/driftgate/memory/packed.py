@@ -53,17 +53,17 @@ def wrapped_diagonals(matrix: Tensor) -> Tensor:
     return wrap(matrix).diagonal(dim1=0, dim2=2)
 
 
-def add_symmetric_outer(target: Tensor, left: Tensor, right: Tensor) -> None:
-    """Add ``left right^T + right left^T`` of every row to ``target``, in place.
+def plus_symmetric_outer(target: Tensor, left: Tensor, right: Tensor, times: float = 1.0) -> Tensor:
+    """``target + times * (left right^T + right left^T)`` of every row.
 
     ``left`` and ``right`` are (C, R), ``target`` is (C, R // 2 + 1, R) by wrapped diagonals, or (1, R // 2 + 1, R): one
     matrix takes the sum over all rows, which is a matrix product.
     """
     if len(target) == len(left):
-        target.addcmul_(left[:, None], wrap(right)).addcmul_(right[:, None], wrap(left))
-    else:
-        summed = left.T @ right
-        target += wrapped_diagonals(summed + summed.T)
+        added = torch.addcmul(target, left[:, None], wrap(right), value=times)
+        return added.addcmul_(right[:, None], wrap(left), value=times)
+    summed = left.T @ right
+    return torch.add(target, wrapped_diagonals(summed + summed.T), alpha=times)
 
 
 def class_seconds(centered: Tensor, per_class: Tensor) -> Tensor:

@@ -111,6 +111,7 @@ class Method(State, ABC):
         super().__init__()
         _check_needs(type(self), model)
         model.set_precision(settings.precision)
+        model.piece_size = None
         self.model = model
         self.settings = settings
         self.lock = threading.RLock()

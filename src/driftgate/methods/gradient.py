@@ -59,6 +59,9 @@ class GradientSettings(EffortSettings):
         batch_norm: ``batch`` normalises by the batch and lets the running statistics follow, ``running`` keeps the
             source's.
         memory: how much memory a step may take; see ``driftgate.models.passes``.
+        piece_size: so many samples go through the backbone at a time, so that memory does not grow with the batch, at
+            the price of one more forward pass; the same weights to rounding. None takes the batch whole. Refused where
+            batch norm in the backbone normalises by the batch.
     """
 
     optimizer: OptimizerName = "sgd"
@@ -71,6 +74,7 @@ class GradientSettings(EffortSettings):
     adapt_layers: str = "all"
     batch_norm: Literal["batch", "running"] = "batch"
     memory: MemoryMode = "fast"
+    piece_size: int | None = Field(default=None, ge=1)
 
 
 class GradientMethod(Method):
@@ -84,6 +88,7 @@ class GradientMethod(Method):
 
     def __init__(self, model: SourceModel, settings: MethodSettings) -> None:
         super().__init__(model, settings)
+        model.piece_size = self.settings.piece_size
         with DrawFrom(self.generator):
             self.build_networks()
         self.optimizer = self._build_optimizer()

@@ -1,13 +1,14 @@
 """The network's passes of one step: forward over one or more views, one backward pass, in more or less memory.
 
-Batch norm ties the samples of a batch together, so that a batch cannot be cut into pieces; but views can be taken one
-after another, and the activations inside a block can be computed again instead of kept.
+Batch norm by the batch ties its samples together, so that it cannot be cut into pieces; but views can be taken one
+after another, and the activations inside a block can be computed again instead of kept. Other networks can be cut
+(``driftgate.models.pieces``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal
 
 import torch
@@ -26,6 +27,8 @@ class Passes:
     ``fast`` keeps the graphs of all views. ``balanced`` keeps the last view's only: of the others it keeps the outputs,
     takes the gradient of the loss with respect to them, and computes the view again to go on from there. ``low`` does
     the same and computes every block of the backbone again in the backward pass. All give the same gradients.
+
+    A model that takes its batches in pieces keeps no graph of any view, so that none is left to be deferred.
     """
 
     def __init__(self, model: SourceModel, *, memory: MemoryMode = "fast", follow: bool = True) -> None:
@@ -38,7 +41,7 @@ class Passes:
         self.batch_size = max(self.batch_size, len(images))
         if not torch.is_grad_enabled():
             return self._run(images)
-        if self.memory == "fast" or last:
+        if self.memory == "fast" or last or self.model.piece_size is not None:
             return self._run_with_graph(images)
         with torch.no_grad():
             features, logits = self._run(images)
@@ -50,7 +53,8 @@ class Passes:
         """Add the gradient of ``loss`` to every parameter that learns."""
         # What is computed again must be normalised as before, but the running statistics have seen it already.
         with batch_statistics(self.model, self.batch_size, enabled=self.follow), frozen_statistics(self.model):
-            torch.autograd.backward(loss)
+            with nullcontext() if self.model.piece_size is None else self._blocks():  # a piece is computed as before
+                torch.autograd.backward(loss)
             for images, leaves in self.deferred:
                 if all(leaf.grad is None for leaf in leaves):
                     continue
@@ -71,10 +75,12 @@ class Passes:
         return output
 
     def _run_with_graph(self, images: Tensor) -> ModelOutput:
-        if self.memory != "low":
+        with self._blocks():
             return self._run(images)
-        with checkpointed(self.model.trunk, apart=self.model.head):
-            return self._run(images)
+
+    def _blocks(self) -> AbstractContextManager[None]:
+        """What the blocks of the backbone keep: all, or in mode ``low`` only their inputs."""
+        return checkpointed(self.model.trunk, apart=self.model.head) if self.memory == "low" else nullcontext()
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from driftgate.checkpoint import foreign_content, read_checkpoint, under_prefix,
 from driftgate.models.arithmetic import Precision, autocast, check_precision, one_attention
 from driftgate.models.backbones import UNTRAINED, build_backbone
 from driftgate.models.input import PAPER_RESIZE, InputSpec, prepare
+from driftgate.models.pieces import in_pieces
 from driftgate.models.spec import CUSTOM_BACKBONE, ModelSpec
 from driftgate.models.statistics import SourceStatistics
 from driftgate.rng import DrawFrom, seeded
@@ -122,6 +123,7 @@ class SourceModel(nn.Module):
         self.spec = spec
         self.statistics: SourceStatistics | None = None
         self.precision: Precision = "float32"
+        self.piece_size: int | None = None  # like the precision a choice of the run
         dims = (-1, 1, 1) if spec.kind == "images" else (-1,)
         device = next((tensor.device for tensor in self.parameters()), None)
         for name in ("mean", "std"):
@@ -322,10 +324,15 @@ class SourceModel(nn.Module):
 
     def _run(self, normalised: Tensor) -> ModelOutput:
         with self._autocast():
-            pooled: Tensor = self.backbone(normalised)
+            (pooled,) = in_pieces(self.backbone, self._run_piece, normalised, self.piece_size)
         # Bottleneck and classifier cost nothing, and all that is remembered is made of their outputs: float32.
         features: Tensor = self.bottleneck(pooled.float())
         return ModelOutput(features, self.classifier(features))
+
+    def _run_piece(self, normalised: Tensor) -> tuple[Tensor, ...]:
+        """Some samples through the trunk; alone in the backward pass, where they are computed again."""
+        with one_attention:
+            return (self.backbone(normalised),)
 
     def _autocast(self) -> torch.autocast:
         return autocast(self.precision, self.mean.device)

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from driftgate.models.heads import find_head, get_layer, logits_of, tap
 from driftgate.models.input import InputSpec
 from driftgate.models.normalization import preserved_buffers
+from driftgate.models.pieces import in_pieces
 from driftgate.models.preprocessing import known_input
-from driftgate.models.source_model import ModelOutput, Part, SourceModel, check_class_names
+from driftgate.models.source_model import ModelOutput, Part, SourceModel, check_class_names, one_attention
 from driftgate.models.spec import ModelSpec
 from driftgate.rng import seeded
 from driftgate.types import DriftgateError
@@ -47,11 +48,15 @@ class WrappedModel(SourceModel):
 
     def _run(self, normalised: Tensor) -> ModelOutput:
         with self._autocast():
-            features, logits = tap(self.network, self.head, normalised)
+            features, logits = in_pieces(self.network, self._run_piece, normalised, self.piece_size)
         if self.precision == "float32":
             return ModelOutput(features, logits)
         # As in every model, the head computes in float32: all that is remembered is made of its outputs.
         return ModelOutput(features.float(), self.head(features.float()))
+
+    def _run_piece(self, normalised: Tensor) -> tuple[Tensor, ...]:
+        with one_attention:
+            return tap(self.network, self.head, normalised)
 
 
 def wrap(

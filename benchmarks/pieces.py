@@ -1,0 +1,124 @@
+"""A network without batch norm in pieces: peak memory, time and weights of `gmm` beside the whole batch.
+
+    OMP_NUM_THREADS=1 python benchmarks/pieces.py                   # ViT-B/16, 64 images, 112 px
+    python benchmarks/pieces.py --size 224 --piece-size 8           # needs 20 GB
+
+Each configuration takes the same steps from the same random weights, in a process of its own. Peak memory is that of
+the process above the loaded model, gradients and momentum (two copies of the weights) included. Weights are compared
+after the last step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+import driftgate
+from driftgate.resources import peak_memory, reset_peak_memory, resident_memory
+from driftgate.rng import DrawFrom, seeded
+
+MEBIBYTE = 1024**2
+LARGEST_DIFFERENCE, LARGEST_SHARE = 1e-5, 0.2
+
+
+class ViT(nn.Module):
+    """ViT-B/16: 12 blocks of width 768 and 12 heads, 86 million parameters; from torch's own layers."""
+
+    def __init__(self, size: int, num_classes: int) -> None:
+        super().__init__()
+        width = 768
+        self.patches = nn.Conv2d(3, width, 16, stride=16)
+        self.token = nn.Parameter(torch.zeros(1, 1, width))
+        self.places = nn.Parameter(0.02 * torch.randn(1, (size // 16) ** 2 + 1, width))
+        layer = nn.TransformerEncoderLayer(width, 12, 4 * width, activation="gelu", batch_first=True, norm_first=True)
+        self.blocks = nn.TransformerEncoder(layer, 12, norm=nn.LayerNorm(width), enable_nested_tensor=False)
+        self.head = nn.Linear(width, num_classes)
+        nn.init.normal_(self.head.weight, std=0.1)  # partly sure of itself, or there is nothing to learn from
+
+    def forward(self, images: Tensor) -> Tensor:
+        patches = self.patches(images).flatten(2).mT
+        tokens = torch.cat([self.token.expand(len(images), -1, -1), patches], dim=1) + self.places
+        logits: Tensor = self.head(self.blocks(tokens)[:, 0])
+        return logits
+
+
+def measure(chosen: argparse.Namespace) -> dict[str, float]:
+    """Steps of one configuration in this process; writes the weights to ``--weights``."""
+    with DrawFrom(seeded(0)):
+        network = ViT(chosen.size, chosen.classes)
+    names = [f"class {index}" for index in range(chosen.classes)]
+    model = driftgate.wrap(network, names, input_size=(chosen.size, chosen.size), mean=0.5, std=0.25)
+    loaded, generator = resident_memory() or 0, seeded(1)
+    method = driftgate.create("gmm", model, adapt_layers="all", memory=chosen.memory, piece_size=chosen.piece_size)
+    peak, seconds = 0, []
+    for _ in range(chosen.steps):
+        images = torch.rand(chosen.batch_size, 3, chosen.size, chosen.size, generator=generator)
+        reset_peak_memory()
+        started = time.perf_counter()
+        method.step(images)
+        seconds.append(time.perf_counter() - started)
+        peak = max(peak, peak_memory() - loaded)
+    save_file({name: value.contiguous() for name, value in network.state_dict().items()}, chosen.weights)
+    return {"seconds": min(seconds), "peak_bytes": peak}
+
+
+def run(
+    folder: Path, chosen: argparse.Namespace, label: str, *options: str
+) -> tuple[dict[str, float], dict[str, Tensor]]:
+    """``measure`` in a fresh process, and the weights it left."""
+    weights = folder / f"{label}.safetensors"
+    same = [
+        f"--{name}={getattr(chosen, name.replace('-', '_'))}" for name in ("size", "classes", "batch-size", "steps")
+    ]
+    command = [sys.executable, __file__, "--weights", str(weights), *same, *options]
+    found: dict[str, float] = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    return found, load_file(weights)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", type=int, default=112, help="height and width of the images")
+    parser.add_argument("--classes", type=int, default=12)
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--piece-size", type=int)
+    parser.add_argument("--steps", type=int, default=2)
+    parser.add_argument("--memory", default="fast", help=argparse.SUPPRESS)
+    parser.add_argument("--weights", help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.weights:
+        print(json.dumps(measure(chosen)))
+        return 0
+    pieces = f"--piece-size={chosen.piece_size or 8}"
+    with tempfile.TemporaryDirectory() as folder:
+        whole, expected = run(Path(folder), chosen, "whole")
+        print("| | seconds | to whole | peak MiB above the model | to whole | largest difference of a weight |")
+        print("|---|---|---|---|---|---|")
+        print(f"| whole | {whole['seconds']:.1f} | 1.00 | {whole['peak_bytes'] / MEBIBYTE:,.0f} | 1.00 | |")
+        met = True
+        for label, options in {"pieces": [pieces], "pieces, low": [pieces, "--memory=low"]}.items():
+            found, weights = run(Path(folder), chosen, label, *options)
+            difference = max(float((weights[name] - value).abs().max()) for name, value in expected.items())
+            share = found["peak_bytes"] / whole["peak_bytes"]
+            met = met and difference <= LARGEST_DIFFERENCE and share <= LARGEST_SHARE
+            print(
+                f"| {label} | {found['seconds']:.1f} | {found['seconds'] / whole['seconds']:.2f} | "
+                f"{found['peak_bytes'] / MEBIBYTE:,.0f} | {share:.2f} | {difference:.1e} |",
+                flush=True,
+            )
+    print(
+        f"At most {LARGEST_SHARE} of the peak and {LARGEST_DIFFERENCE:.0e} of difference: {'met' if met else 'MISSED'}"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
