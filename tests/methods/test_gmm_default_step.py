@@ -39,6 +39,7 @@ FROZEN: dict[str, Any] = {
     "max_grad_norm": None,
     "batch_norm": "batch",
     "memory": "fast",
+    "piece_size": None,
     "reduced_dim": 64,
     "decay": 0.999,
     "covariance_floor": 1e-6,
@@ -99,13 +100,15 @@ CHANGED: dict[str, Any] = {
 }
 """Another value of each setting that the default step depends on."""
 
-BESIDE: dict[str, dict[str, Any]] = {"reduction": {"lr": 1e-4}}
-"""What goes with it: a sum has as many terms as pairs, and a step that long carries every rounding away with it."""
+BESIDE: dict[str, dict[str, Any]] = {"reduction": {"lr": 1e-4}, "piece_size": {"batch_norm": "running"}}
+"""What goes with it: a sum has as many terms as pairs, and a step that long carries every rounding away with it; the
+pieces of a batch have no statistics in common."""
 
 UNUSED: dict[str, Any] = {
     "effort": "light",
     "backward_share": 0.5,
     "memory": "low",
+    "piece_size": 5,
     "skip_unusual": False,
     "min_batch": 21,
     "quantile_rule": "released",
@@ -219,12 +222,12 @@ def test_every_setting_is_looked_at() -> None:
 
 @pytest.mark.parametrize("setting", CHANGED)
 def test_a_changed_setting_changes_the_step_as_it_does_by_hand(setting: str) -> None:
-    unchanged = {**FROZEN, **BESIDE.get(setting, {})}
-    settings = {**unchanged, setting: CHANGED[setting]}
-    found = by_method(settings)
-    assert_same(found, by_hand(settings))
+    unchanged = BESIDE.get(setting, {})
+    changed = {**unchanged, setting: CHANGED[setting]}
+    found = by_method({**FROZEN, **changed})
+    assert_same(found, by_hand({**FROZEN, **changed}))
     with pytest.raises(AssertionError):
-        assert_same(found, frozen_by_hand() if unchanged == FROZEN else by_hand(unchanged))
+        assert_same(found, by_hand({**FROZEN, **unchanged}) if unchanged else frozen_by_hand())
 
 
 @pytest.mark.parametrize("other", [{"second_view": "half"}, {"answer": "mixture"}])
@@ -238,7 +241,9 @@ def test_third_values_do_as_by_hand(other: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("setting", UNUSED)
 def test_a_setting_of_another_rule_changes_nothing(setting: str) -> None:
-    assert_same(by_method({**FROZEN, setting: UNUSED[setting]}), frozen_by_hand())
+    unchanged = BESIDE.get(setting, {})
+    expected = by_hand({**FROZEN, **unchanged}) if unchanged else frozen_by_hand()
+    assert_same(by_method({**FROZEN, **unchanged, setting: UNUSED[setting]}), expected)
 
 
 def test_a_step_that_forgets_the_class_prior_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
