@@ -66,17 +66,15 @@ def cost(arguments: argparse.Namespace) -> None:
     chosen = configurations(arguments.precision)
     if arguments.only:
         chosen = {name: chosen[name] for name in [INFERENCE, *arguments.only.split(",")]}
+    told = {name: value for name, value in vars(arguments).items() if name not in ("run", "out", "weights", "only")}
+    rows: dict[str, Any] = {}
+    if arguments.out.exists():
+        before = json.loads(arguments.out.read_text())
+        rows = before["costs"] if before["setting"] == told else {}
     costs = measure(chosen, setting, steps=arguments.rounds, warmup=1, on_step=tell, cpu_time=True)
-    first = costs[0]
-    rows: dict[str, Any] = {
-        item.label: {
-            "seconds": item.seconds,
-            "to_inference": sum(item.seconds) / sum(first.seconds),
-            "peak_bytes": item.peak_bytes,
-        }
-        for item in costs
-    }
-    told = {name: value for name, value in vars(arguments).items() if name not in ("run", "out", "weights")}
+    for item in costs:
+        ratio = sum(item.seconds) / sum(costs[0].seconds)
+        rows[item.label] = {"seconds": item.seconds, "to_inference": ratio, "peak_bytes": item.peak_bytes}
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     arguments.out.write_text(json.dumps({"setting": told, "costs": rows}, indent=1) + "\n")
     full = rows.get("full", rows[INFERENCE])["peak_bytes"]
@@ -193,7 +191,7 @@ def main() -> None:
     costs.add_argument("--batch-size", type=int, default=64)
     costs.add_argument("--rounds", type=int, default=4, help="an even number: every second batch teaches at light")
     costs.add_argument("--precision", default="float32")
-    costs.add_argument("--only", help="configurations beside the inference, with commas between")
+    costs.add_argument("--only", help="configurations beside the inference, with commas between; adds to the file")
     costs.add_argument("--out", type=Path, required=True)
     tables = commands.add_parser("table", help="scores and shares of the gain, from folders of results")
     tables.set_defaults(run=table)

@@ -24,7 +24,7 @@ def test_it_measures_and_chooses(model: Path) -> None:
     result = CliRunner().invoke(app, [*arguments, "--json"])
     assert result.exit_code == 0, result.output
     told = json.loads(result.stdout)
-    assert [row["effort"] for row in told["costs"]] == ["inference", "full", "full, memory low", "light", "frozen"]
+    assert [row["effort"] for row in told["costs"]] == ["inference", "full", "full in low memory", "light", "frozen"]
     assert told["method"] == "gmm" and told["batch_size"] == 32
     assert told["choice"] is None and not any(row["fits"] for row in told["costs"])
 

@@ -17,7 +17,7 @@ from driftgate.types import DriftgateError
 INFERENCE = "inference"
 """One forward pass and the threshold of source-only: what the network costs without any adaptation."""
 
-LOW = "full, memory low"
+LOW = "full in low memory"
 """The same weights as ``full`` in less memory and more time."""
 
 
