@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 from driftgate.rng import seeded
-from driftgate.views.images import Augmentation, StrongAugmentation
+from driftgate.views.images import Augmentation, StrongAugmentation, turn_hue
 
 View = Callable[[Tensor, torch.Generator], Tensor]
 
@@ -85,3 +86,30 @@ def test_some_strong_views_are_grey_and_half_are_flipped() -> None:
     flipped = StrongAugmentation((32, 32), flip=True)(ramp.contiguous(), seeded(0))
     turned = flipped[:, :, :, -1].mean(dim=(1, 2)) < flipped[:, :, :, 0].mean(dim=(1, 2))
     assert 0.35 < turned.float().mean() < 0.65
+
+
+def test_the_hue_turns_as_in_kornia() -> None:
+    from kornia.enhance import adjust_hue
+
+    images = torch.rand(8, 3, 20, 33, generator=seeded(0))
+    images[0], images[1] = 0.0, 0.5  # black, grey
+    images[2, 1], images[3] = images[2, 0], (3 * images[3]).round() / 3  # ties for the largest channel
+    images[4] *= 1e-6
+    for angle in torch.linspace(-2.0 * math.pi, 2.0 * math.pi, 13):
+        turned = turn_hue(images, angle.expand(8))
+        torch.testing.assert_close(turned, adjust_hue(images, angle.expand(8)), rtol=0.0, atol=2e-6)
+    third = turn_hue(images, torch.full((8,), 2.0 * math.pi / 3))
+    torch.testing.assert_close(third, images[:, [2, 0, 1]], rtol=0.0, atol=2e-6)  # red where green was, and so on
+
+
+def test_views_are_those_of_kornias_own_hue() -> None:
+    from kornia.enhance import adjust_hue
+
+    images = torch.rand(6, 3, 28, 28, generator=seeded(0))
+    for quick, plain in zip(both((28, 28)), both((28, 28)), strict=True):
+        for layer in plain.layers:  # type: ignore[attr-defined]
+            if hasattr(layer, "_hue_fn"):
+                assert layer._hue_fn is turn_hue
+                layer._hue_fn = adjust_hue
+        for seed in range(5):
+            torch.testing.assert_close(quick(images, seeded(seed)), plain(images, seeded(seed)), rtol=0.0, atol=1e-5)
