@@ -5,8 +5,9 @@
 Three services run side by side on the loopback and are asked in turn, round by round, so that a busy machine slows all
 of them alike; only ratios are worth much. `full` keeps 16 connections busy with one picture each; `paced` sends
 pictures at a third of the rate that the learning service reached, whether answers have come or not, and counts from the
-moment a picture should have left. `--soak` keeps the learning one busy and watches its memory. The client shares the
-machine.
+moment a picture should have left. `--soak` keeps the learning one busy, watches its memory, and then takes the batches
+of its audit log through the same method and guard once more: every answer must be the one it gave. The client shares
+the machine.
 """
 
 from __future__ import annotations
@@ -27,9 +28,13 @@ from io import BytesIO
 from pathlib import Path
 
 import numpy as np
+import torch
 from PIL import Image
 
+from driftgate.guard import Guard
+from driftgate.methods import create
 from driftgate.models import SourceModel
+from driftgate.serve.decode import Pixels, decode
 
 CONNECTIONS = 16
 SERVICES = {
@@ -83,12 +88,15 @@ class Running:
         return next(float(row.split()[1]) for row in text.splitlines() if row.startswith("process_resident")) / 1e6
 
 
-def ask(line: http.client.HTTPConnection, picture: bytes) -> None:
+def ask(line: http.client.HTTPConnection, picture: bytes) -> str:
+    """The id of the answer."""
     line.request("POST", "/v1/classify", picture, {"Content-Type": "image/jpeg"})
     answer = line.getresponse()
     body = answer.read()
     if answer.status != 200 or not json.loads(body)["answers"]:
         raise SystemExit(f"a request was lost: {answer.status} {body[:200]!r}")
+    found: str = json.loads(body)["answers"][0]["id"]
+    return found
 
 
 def in_threads(work: Callable[[int, list[float]], None]) -> list[float]:
@@ -102,16 +110,18 @@ def in_threads(work: Callable[[int, list[float]], None]) -> list[float]:
     return [value for part in parts for value in part]
 
 
-def full_load(service: Running, sent: list[bytes], seconds: float) -> list[float]:
-    """Every connection asks again as soon as it is answered."""
+def full_load(service: Running, sent: list[bytes], seconds: float, asked: dict[str, int] | None = None) -> list[float]:
+    """Every connection asks again as soon as it is answered; ``asked`` gets which picture an answer's id is of."""
     end = time.monotonic() + seconds
 
     def work(number: int, found: list[float]) -> None:
         line, count = service.connect(), number
         while time.monotonic() < end:
             started = time.perf_counter()
-            ask(line, sent[count % len(sent)])
+            answer = ask(line, sent[count % len(sent)])
             found.append(time.perf_counter() - started)
+            if asked is not None:
+                asked[answer] = count % len(sent)
             count += CONNECTIONS
 
     return in_threads(work)
@@ -161,15 +171,39 @@ def compare(services: dict[str, Running], sent: list[bytes], seconds: float, rou
         )
 
 
-def soak(service: Running, sent: list[bytes], minutes: float) -> None:
-    """Memory and answers of the learning service under full load."""
-    full_load(service, sent, 30.0)
-    memory, answered = [service.memory()], 0
+def soak(service: Running, sent: list[bytes], minutes: float) -> dict[str, int]:
+    """Memory and answers of the learning service under full load; which picture each answer's id is of."""
+    asked: dict[str, int] = {}
+    full_load(service, sent, 30.0, asked)
+    memory = [service.memory()]
     for _ in range(max(int(minutes * 2), 1)):
-        answered += len(full_load(service, sent, 30.0))
+        full_load(service, sent, 30.0, asked)
         memory.append(service.memory())
-        print(f"{len(memory) / 2 - 0.5:5.1f} min  {answered:9,d} answers  {memory[-1]:8.1f} MB", flush=True)
-    print(f"memory grew by {100 * (max(memory) / memory[0] - 1):.1f} % at most; {answered:,} answers, none lost")
+        print(f"{len(memory) / 2 - 0.5:5.1f} min  {len(asked):9,d} answers  {memory[-1]:8.1f} MB", flush=True)
+    print(f"memory grew by {100 * (max(memory) / memory[0] - 1):.1f} % at most; {len(asked):,} answers, none lost")
+    return asked
+
+
+def repeat(model: Path, state: Path, sent: list[bytes], asked: dict[str, int]) -> None:
+    """The batches of the audit log once more, without a service: how many answers differ."""
+    source = SourceModel.load(model)
+    inputs = torch.stack([decode(picture, source, Pixels(10**9)) for picture in sent])
+    files = [*(state / f"audit.jsonl.{number}" for number in range(9, 0, -1)), state / "audit.jsonl"]
+    lines = [json.loads(line) for file in files if file.exists() for line in file.read_text().splitlines()]
+    if lines[0]["what"] != "start":
+        raise SystemExit("the audit log has lost its beginning; soak for a shorter time")
+    batches = [line["answers"] for line in lines if line["what"] == "batch"]
+    guard = Guard(create("gmm", source), state / "repeated")
+    wrong = 0
+    for rows in batches:
+        expected = guard.step(inputs[[asked[row["id"]] for row in rows]])
+        pairs = zip(rows, expected.labels.tolist(), expected.novelty.tolist(), strict=True)
+        wrong += sum((row["label"], row["novelty"]) != (label, novelty) for row, label, novelty in pairs)
+    total = sum(map(len, batches))
+    events = sum(line["what"] == "event" and line["kind"] == "alarm" for line in lines)
+    print(f"{total:,} answers in {len(batches):,} batches, {events} alarms: {wrong} differ from an offline run")
+    if wrong or total != len(asked):
+        raise SystemExit(f"{total} answers in the log, {len(asked)} got by clients, {wrong} wrong")
 
 
 def main() -> None:
@@ -192,13 +226,15 @@ def main() -> None:
         }
         try:
             if chosen.soak:
-                soak(services["learning on"], sent, chosen.soak)
+                asked = soak(services["learning on"], sent, chosen.soak)
             else:
                 compare(services, sent, chosen.seconds, chosen.rounds)
         finally:
             for service in services.values():
                 service.process.terminate()
                 service.process.wait(timeout=60)
+        if chosen.soak:
+            repeat(folder / "model.safetensors", folder / "learning-on", sent, asked)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
 """A service that is killed at a chosen moment; run by ``test_faults`` as a process of its own.
 
-Arguments: state folder, and where it dies: in a step, a save, between the renames of a save, or a way back.
+Arguments: state folder, and where it dies: in a step, a save, between the renames of a save, a way back, or after the
+disk took no more.
 """
 
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import sys
 from pathlib import Path
@@ -48,6 +50,11 @@ def main(path: Path, where: str) -> None:
     elif where == "rollback":
         engine.method.load_state_dict = die  # type: ignore[method-assign, assignment]
         engine.rollback(1, "the last").result()
+    elif where == "full":
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, resource.RLIM_INFINITY))  # no file grows beyond
+        serve(3)
+        assert "could not be saved" in str(engine.save_problem)
+        die()
 
 
 main(Path(sys.argv[1]), sys.argv[2])

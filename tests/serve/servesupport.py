@@ -89,10 +89,10 @@ def running(state: Path, **settings: Any) -> Iterator[tuple[Service, httpx.Clien
         time.sleep(0.01)
     port = server.servers[0].sockets[0].getsockname()[1]
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as client:
             yield service, client
     finally:
         service.stopping.set()
         server.should_exit = True
-        thread.join(timeout=30)
+        thread.join(timeout=120)
         service.close()

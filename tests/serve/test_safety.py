@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import select
 import socket
+import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
@@ -11,6 +14,8 @@ import pytest
 from servesupport import picture, running, samples
 
 from driftgate import DriftgateError
+from driftgate.resources import resident_memory
+from driftgate.serve.engine import EngineSettings
 from driftgate.serve.safety import read_keys
 
 KEY = "0123456789abcdef0123"
@@ -18,7 +23,7 @@ KEY = "0123456789abcdef0123"
 
 def raw(client: httpx.Client) -> socket.socket:
     address = client.base_url
-    return socket.create_connection((address.host, address.port), timeout=30)
+    return socket.create_connection((address.host, address.port), timeout=120)
 
 
 def test_without_the_key_only_the_empty_page_and_health_are_open(tmp_path: Path) -> None:
@@ -102,7 +107,7 @@ def test_a_slow_sender_is_cut_off_and_keeps_nobody_waiting(tmp_path: Path) -> No
         line.sendall(b"x")
         assert client.post("/v1/classify", files={"images": picture(0)}).status_code == 200
         assert line.recv(100).startswith(b"HTTP/1.1 408")
-        assert 0.9 < time.monotonic() - started < 10
+        assert 0.9 < time.monotonic() - started < 60
 
 
 def test_a_client_that_hangs_up_harms_nobody(tmp_path: Path) -> None:
@@ -119,17 +124,43 @@ def test_a_client_that_hangs_up_harms_nobody(tmp_path: Path) -> None:
         assert service.engine.alive and service.engine.failures == 0
 
 
+def test_a_flood_of_tiny_requests_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More clients at once than there are places, while nothing is answered: some wait, the rest are told to go."""
+    tiny = picture(0, size=(1, 1))
+    head = f"POST /v1/classify HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: image/png\r\nContent-Length: {len(tiny)}"
+    monkeypatch.setattr("driftgate.serve.server.CONNECTIONS", 100)
+    clients = 150
+    with (
+        running(tmp_path, engine=EngineSettings(queue_size=64, max_delay=0.0)) as (service, client),
+        ExitStack() as stack,
+    ):
+        go_on = threading.Event()
+        service.engine.run(lambda: go_on.wait(timeout=200))
+        before = resident_memory()
+        lines = [stack.enter_context(raw(client)) for _ in range(clients)]
+        for line in lines:
+            line.sendall(head.encode() + b"\r\nConnection: close\r\n\r\n" + tiny)
+        deadline = time.monotonic() + 120
+        refused = 0
+        while refused < clients - 64 and time.monotonic() < deadline:  # all but those in the queue have their answer
+            ready, _, _ = select.select(lines, [], [], 1.0)
+            refused = len(ready)
+        assert service.engine.queue_length <= 64
+        after = resident_memory()
+        assert before is None or after is None or after - before < 100e6
+        go_on.set()
+        statuses = [int(line.recv(12).split()[1]) for line in lines]
+        assert set(statuses) <= {200, 429, 503} and 0 < statuses.count(200) <= 64
+        assert client.post("/v1/classify", files={"images": picture(0)}).status_code == 200
+
+
 def test_more_than_the_queue_holds_is_refused_with_a_time_to_come_back(tmp_path: Path) -> None:
-    import threading
-
-    from driftgate.serve.engine import EngineSettings
-
     with running(tmp_path, engine=EngineSettings(queue_size=16, max_delay=0.0)) as (service, client):
         go_on = threading.Event()
-        service.engine.run(lambda: go_on.wait(timeout=30))
+        service.engine.run(lambda: go_on.wait(timeout=120))
         held = service.engine.submit(samples(16, seed=0))
         refused = client.post("/v1/classify", files={"images": picture(0)})
         assert refused.status_code == 429 and refused.headers["retry-after"] == "1"
         go_on.set()
-        assert len(held.result(timeout=30)) == 16
+        assert len(held.result(timeout=120)) == 16
         assert client.post("/v1/classify", files={"images": picture(0)}).status_code == 200

@@ -7,7 +7,9 @@ import io
 import json
 import re
 import zipfile
+import zlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -17,6 +19,7 @@ import tritonclient.http
 from prometheus_client.parser import text_string_to_metric_families
 from servesupport import picture, running, samples
 
+from driftgate.files import failed_write
 from driftgate.serve.service import Service
 
 Running = tuple[Service, httpx.Client]
@@ -35,7 +38,7 @@ def classify(client: httpx.Client, *pictures: bytes) -> httpx.Response:
 def test_pictures_are_answered_however_they_are_sent(served: Running) -> None:
     service, client = served
     data = picture(0)
-    service.engine.freeze("so that all answers are alike").result(timeout=30)
+    service.engine.freeze("so that all answers are alike").result(timeout=120)
     as_files = classify(client, data)
     as_json = client.post("/v1/classify", json={"images": [base64.b64encode(data).decode()]})
     alone = client.post("/v1/classify", content=data, headers={"Content-Type": "image/png"})
@@ -46,7 +49,7 @@ def test_pictures_are_answered_however_they_are_sent(served: Running) -> None:
         assert answer["thresholds"].keys() == {"known", "unknown", "prediction"}
         assert answer["learned_from"] is None and answer["version"] == service.engine.version
         assert answer["novelty"] == found[0]["novelty"]
-    service.engine.thaw("done").result(timeout=30)
+    service.engine.thaw("done").result(timeout=120)
 
 
 def test_a_bad_picture_is_refused_alone(served: Running) -> None:
@@ -69,11 +72,20 @@ def test_a_picture_that_claims_to_be_enormous_is_refused_before_it_is_decoded(se
     small = bytearray(picture(0))
     width_and_height = (60_000).to_bytes(4, "big") * 2
     small[16:24] = width_and_height
-    import zlib
-
     small[29:33] = zlib.crc32(bytes(small[12:29])).to_bytes(4, "big")
     response = classify(served[1], bytes(small), picture(1))
     assert [answer.get("status", 200) for answer in response.json()["answers"]] == [413, 200]
+
+
+def test_a_zip_bomb_in_the_text_of_a_picture_is_refused(served: Running) -> None:
+    """A hundred megabytes of text in a hundred kilobytes: no more than a megabyte of it is ever unpacked."""
+    packed = zlib.compress(b"x" * 100_000_000, 9)
+    body = b"zTXt" + b"comment\0\0" + packed
+    chunk = (len(body) - 4).to_bytes(4, "big") + body + zlib.crc32(body).to_bytes(4, "big")
+    small = picture(0)
+    bomb = small[:33] + chunk + small[33:]  # behind the header
+    answers = classify(served[1], bomb, picture(1)).json()["answers"]
+    assert [answer.get("status", 200) for answer in answers] == [400, 200]
 
 
 def test_the_pixels_of_a_request_are_limited_together(tmp_path: Path) -> None:
@@ -146,7 +158,7 @@ def test_unknowns_are_grouped_named_and_downloaded(served: Running) -> None:
     service.gallery.clear()
     for start in range(0, 120, 40):
         classify(client, *(picture(seed) for seed in range(start, start + 40)))
-    service.engine.run(lambda: None).result(timeout=30)
+    service.engine.run(lambda: None).result(timeout=120)
     found = client.get("/v1/unknowns", params={"thumbnails": 1}).json()
     items = [item for group in found["groups"] for item in group["items"]] + found["alone"]
     assert 0 < len(items) <= found["size"]
@@ -175,7 +187,7 @@ def test_without_images_no_picture_is_ever_kept(tmp_path: Path) -> None:
 def test_metrics_follow_prometheus_rules(served: Running) -> None:
     service, client = served
     classify(client, *(picture(seed) for seed in range(20)))
-    service.engine.run(lambda: None).result(timeout=30)  # counted once they were learned from
+    service.engine.run(lambda: None).result(timeout=120)  # counted once they were learned from
     client.get("/metrics")
     families = {family.name: family for family in text_string_to_metric_families(client.get("/metrics").text)}
     ours = {name: family for name, family in families.items() if name.startswith("driftgate_")}
@@ -191,6 +203,40 @@ def test_metrics_follow_prometheus_rules(served: Running) -> None:
     answers = sum(sample.value for sample in ours["driftgate_answers"].samples if sample.name.endswith("_total"))
     assert answers == client.get("/v1/state").json()["totals"]["samples"]
     assert {sample.labels["path"] for sample in ours["driftgate_requests"].samples} >= {"/v1/classify", "/metrics"}
+
+
+def test_dashboard_and_alert_rules_ask_for_metrics_that_there_are(served: Running) -> None:
+    service, client = served
+    classify(client, *(picture(seed) for seed in range(20)))
+    service.engine.run(lambda: None).result(timeout=120)
+    found = {line.split()[2] for line in client.get("/metrics").text.splitlines() if line.startswith("# TYPE")}
+    suffixed = {f"{name}{suffix}" for name in found for suffix in ("", "_bucket", "_sum", "_count")}
+    for file in ("grafana.json", "alerts.yaml"):
+        text = (Path(__file__).parents[2] / "docs" / "serve" / file).read_text(encoding="utf-8")
+        asked = set(re.findall(r"\b(?:driftgate|process)_[a-z_]+", text))
+        assert len(asked) > 5 and asked <= suffixed, (file, asked - suffixed)
+
+
+def test_a_snapshot_that_finds_no_room_is_told(served: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, *_: object) -> None:
+        with failed_write(path):
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("driftgate.guard.snapshots.write_checkpoint", full)
+    told = served[1].post("/v1/snapshots")
+    assert told.status_code == 507 and "No space left" in told.json()["error"]
+
+
+def test_two_ways_back_at_once_are_both_answered(tmp_path: Path) -> None:
+    with running(tmp_path) as (service, client):
+        classify(client, *(picture(seed) for seed in range(20)))
+        assert client.post("/v1/snapshots").json()["id"] == 1
+        classify(client, *(picture(seed) for seed in range(20)))
+        with ThreadPoolExecutor(4) as pool:
+            told = list(pool.map(lambda place: client.post(f"/v1/rollback/{place}"), [0, 1, 0, 1]))
+        assert [answer.status_code for answer in told] == [200] * 4
+        assert service.engine.method.steps in (0, 1) and service.version.startswith("5.")  # a life for each
+        assert client.post("/v1/rollback/99").status_code == 404
 
 
 def test_the_audit_log_has_every_answer_and_the_versions_around_it(tmp_path: Path) -> None:
@@ -209,7 +255,7 @@ def test_the_audit_log_has_every_answer_and_the_versions_around_it(tmp_path: Pat
 
 def test_tritonclient_works(served: Running) -> None:
     service, client = served
-    service.engine.freeze("so that all answers are alike").result(timeout=30)
+    service.engine.freeze("so that all answers are alike").result(timeout=120)
     with tritonclient.http.InferenceServerClient(url=client.base_url.netloc.decode()) as triton:
         assert triton.is_server_live() and triton.is_server_ready() and triton.is_model_ready("driftgate")
         told = triton.get_model_metadata("driftgate")
@@ -225,7 +271,7 @@ def test_tritonclient_works(served: Running) -> None:
             ]
             answers.append(triton.infer("driftgate", [given], outputs=wanted, request_id="seven"))
         answers.append(triton.infer("driftgate", [given]))
-    expected = service.engine.run(lambda: service.engine.method.predict(samples(20, seed=3))).result(timeout=30)
+    expected = service.engine.run(lambda: service.engine.method.predict(samples(20, seed=3))).result(timeout=120)
     for answer in answers:
         assert answer.as_numpy("label").tolist() == expected.labels.tolist()
         assert np.allclose(answer.as_numpy("novelty"), expected.novelty.numpy())
@@ -233,7 +279,7 @@ def test_tritonclient_works(served: Running) -> None:
             "unknown" if label < 0 else ("cat", "dog", "owl")[label] for label in expected.labels.tolist()
         ]
     assert answers[0].get_response()["id"] == "seven"
-    service.engine.thaw("done").result(timeout=30)
+    service.engine.thaw("done").result(timeout=120)
 
 
 def infer(client: httpx.Client, **changes: object) -> httpx.Response:
@@ -246,7 +292,7 @@ def test_tensors_that_make_no_sense_are_refused(served: Running) -> None:
     version = client.get("/v1/state").json()["version"]
     assert infer(client).status_code == 200
     service, _ = served
-    service.engine.run(lambda: None).result(timeout=30)
+    service.engine.run(lambda: None).result(timeout=120)
     version = client.get("/v1/state").json()["version"]
     for changes in (
         {"data": [float("nan")] * 2352},

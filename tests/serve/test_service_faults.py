@@ -20,18 +20,18 @@ HERE = Path(__file__).parent
 
 @pytest.mark.parametrize(
     ("where", "lost"),
-    [("step", 1), ("save", 2), ("rename", 2), ("rollback", 0)],
+    [("step", 1), ("save", 2), ("rename", 2), ("rollback", 0), ("full", 3)],
 )
 def test_a_kill_loses_no_more_than_the_steps_since_the_last_save(tmp_path: Path, where: str, lost: int) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(HERE)])}
     died = subprocess.run(
-        [sys.executable, HERE / "dying.py", tmp_path, where], env=environment, timeout=120, check=False
+        [sys.executable, HERE / "dying.py", tmp_path, where], env=environment, timeout=280, check=False
     )
     assert died.returncode == -signal.SIGKILL
     folder = StateFolder(tmp_path)
     method = folder.start(small_method())
     with Engine(method, folder, EngineSettings(max_delay=0.0)) as engine:
-        answers = engine.submit(samples(16, seed=9)).result(timeout=30)
+        answers = engine.submit(samples(16, seed=9)).result(timeout=120)
     assert folder.lost == lost and folder.problems == []
     assert [snapshot.steps for snapshot in engine.snapshots] == [0, 4]
     # As if those steps had never been: the answers of a run that was not killed.
@@ -52,10 +52,10 @@ def test_a_clock_set_back_changes_nothing(tmp_path: Path, monkeypatch: pytest.Mo
     folder = StateFolder(tmp_path)
     with Engine(folder.start(small_method()), folder, EngineSettings(max_delay=0.05)) as engine:
         for seed in range(3):
-            engine.submit(samples(20, seed)).result(timeout=10)
-            engine.snapshot("an hour earlier each time").result(timeout=10)
+            engine.submit(samples(20, seed)).result(timeout=120)
+            engine.snapshot("an hour earlier each time").result(timeout=120)
         assert [snapshot.id for snapshot in engine.snapshots] == [0, 1, 2, 3]
-        engine.rollback(2, "test").result(timeout=10)
+        engine.rollback(2, "test").result(timeout=120)
         assert engine.method.steps == 2
 
 
@@ -79,13 +79,13 @@ def test_the_command_goes_on_after_a_kill_and_saves_when_it_is_asked_to_stop(tmp
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=280,
         check=False,
     )
     assert second.returncode == 2 and "another service uses" in second.stderr
     client.post("/v1/classify", files=files)
     service.send_signal(signal.SIGTERM)
-    assert service.wait(timeout=30) == 0
+    assert service.wait(timeout=120) == 0
     folder = StateFolder(state)
     assert folder.start(small_method()).steps == 3 and folder.lost == 0
     folder.close()

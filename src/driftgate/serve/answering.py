@@ -31,6 +31,7 @@ from driftgate.serve.metrics import Metrics
 from driftgate.serve.safety import FrontDoor
 from driftgate.serve.schemas import PICTURES, Answers, Images
 from driftgate.serve.service import ServiceSettings
+from driftgate.serve.state_folder import reason_of
 from driftgate.types import DriftgateError
 
 VERSION = version("driftgate")
@@ -88,14 +89,16 @@ def _add_errors(app: FastAPI) -> None:
         return JSONResponse({"error": _first(error.errors())}, 422)
 
     @app.exception_handler(DriftgateError)
-    async def mistaken(_: Request, error: DriftgateError) -> Response:
+    async def mistaken(request: Request, error: DriftgateError) -> Response:
+        if isinstance(error.__cause__, OSError):
+            return await full(request, error)
         status = {QueueFull: 429, EngineStopped: 503, TooBusy: 503}.get(type(error), 422)
         return JSONResponse({"error": str(error)}, status, {"Retry-After": "1"} if status != 422 else None)
 
     @app.exception_handler(OSError)
-    async def full(_: Request, error: OSError) -> Response:
+    async def full(_: Request, error: Exception) -> Response:
         logger.error("the disk: %s", error)
-        return JSONResponse({"error": f"Expected room in the state folder: {error.strerror}."}, 507)
+        return JSONResponse({"error": f"Expected room in the state folder: {reason_of(error)}."}, 507)
 
 
 def _add_classify(app: FastAPI, service: Answering) -> None:

@@ -22,7 +22,7 @@ from torch import Tensor
 from driftgate.guard import Event, Guard, GuardSettings, Snapshot
 from driftgate.methods import Method
 from driftgate.serve.answers import Answer, BatchReport, answers_of, on_cpu
-from driftgate.serve.state_folder import StateFolder
+from driftgate.serve.state_folder import NOT_WRITTEN, StateFolder, reason_of
 from driftgate.types import DriftgateError, Prediction
 
 logger = logging.getLogger(__name__)
@@ -328,7 +328,7 @@ class Engine:
             self._unsaved += 1
             try:
                 self.folder.note(self.method.steps)
-            except OSError as error:
+            except NOT_WRITTEN as error:
                 self._complain(error)
         for listener in self.listeners:
             try:
@@ -345,11 +345,11 @@ class Engine:
         try:
             self.folder.save(self.method)
             self.save_problem = None
-        except OSError as error:
+        except NOT_WRITTEN as error:
             self._complain(error)
 
-    def _complain(self, error: OSError) -> None:
-        self.save_problem = f"the state could not be saved: {error.strerror or error}"
+    def _complain(self, error: Exception) -> None:
+        self.save_problem = f"the state could not be saved: {reason_of(error)}"
         logger.error("%s", self.save_problem)
 
     def _take_event(self, event: Event) -> None:
@@ -368,7 +368,7 @@ class Engine:
         try:
             self.folder.new_life()
             self.folder.note(self.method.steps)
-        except OSError as error:
+        except NOT_WRITTEN as error:
             self._complain(error)
         self._save()
 

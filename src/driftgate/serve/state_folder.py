@@ -23,6 +23,9 @@ from driftgate.types import DriftgateError
 STATE, BEFORE, NEW = "state.safetensors", "state.before.safetensors", "state.new.safetensors"
 SERVICE, STEPS, LOCK = "service.json", "steps", "lock"
 
+NOT_WRITTEN = (OSError, DriftgateError)
+"""What a full disk raises: the system's own, or that of ``driftgate.files``, with the system's as its cause."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -147,3 +150,9 @@ def _check_same(fresh: Method, saved: Method, path: Path) -> None:
                 f"Expected the {what} that {path} was made with, {found}, but got {asked}; name another state folder, "
                 "or the same arguments as before."
             )
+
+
+def reason_of(error: Exception) -> str:
+    """What the system says of a file that could not be written."""
+    cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
+    return str(getattr(cause, "strerror", None) or cause)

@@ -50,10 +50,17 @@ async function ask(path, options = {}) {
 const post = (path, body = {}) =>
   ask(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
 
-function complain(sentence) {
-  $("banner").textContent = sentence;
+let refused = { sentence: "", until: 0 };
+
+// What is wrong with the service, and for some seconds what it refused to do; said once, for it is read out aloud.
+function complain(problems) {
+  const sentence = [...problems, ...(Date.now() < refused.until ? [refused.sentence] : [])].join(" ");
+  if ($("banner").textContent !== sentence) $("banner").textContent = sentence;
   $("banner").hidden = !sentence;
 }
+
+// As the log has it, but for people.
+const words = (text) => text.replaceAll("+-", "±").replaceAll("_", " ");
 
 // Charts: an axis with round numbers, lines, bars.
 
@@ -145,13 +152,14 @@ function show() {
   $("freeze").textContent = learns ? "Stop learning" : "Learn again";
   $("freeze").disabled = $("snapshot").disabled = false;
   const alarm = state.mode === "stopped" ? [...state.events].reverse().find((event) => event.kind === "alarm") : null;
-  complain([...state.problems, ...(alarm ? [`Alarm: ${alarm.reason}. It went back and predicts on.`] : [])].join(" "));
+  complain([...state.problems, ...(alarm ? [`Alarm: ${words(alarm.reason)}. It went back and predicts on.`] : [])]);
   showHealth();
   showEvents();
   showSnapshots();
   if (!series.rejected) return;
   const recent = smooth(series.rejected, 10);
   $("share").textContent = percent(recent.at(-1));
+  $("share-of").textContent = `the last ${series.rejected.length} batches`;
   const estimated = series.estimated.some((value) => value != null);
   $("estimated-key").hidden = !estimated;
   lines($("share-chart"), `Share answered as unknown: ${percent(recent.at(-1))}`,
@@ -188,9 +196,16 @@ function showHealth() {
 }
 
 function showEvents() {
-  const rows = [...state.events].reverse().map((event) =>
+  const told = []; // the newest first; snapshots in a row are one line
+  for (const event of [...state.events].reverse()) {
+    const last = told.at(-1);
+    if (event.kind === "snapshot" && last?.kind === "snapshot" && last.reason === event.reason) last.count += 1;
+    else told.push({ ...event, count: 1 });
+  }
+  const rows = told.map((event) =>
     make("li", { class: event.kind }, make("time", {}, clock(event.created)),
-      make("b", {}, event.kind + (event.signal ? ` (${event.signal.replaceAll("_", " ")})` : "")), ` ${event.reason}`));
+      make("b", {}, event.kind + (event.signal ? ` (${words(event.signal)})` : "")),
+      ` ${words(event.reason)}${event.count > 1 ? `, and ${event.count - 1} before` : ""}`));
   $("events").replaceChildren(...(rows.length ? rows : [make("li", { class: "empty" }, "Nothing yet.")]));
 }
 
@@ -218,7 +233,10 @@ async function goBack(snapshot) {
 }
 
 async function act(work) {
-  try { await work(); } catch (error) { complain(error.message); }
+  try { await work(); } catch (error) {
+    refused = { sentence: error.message, until: Date.now() + 8000 };
+    complain(state ? state.problems : []);
+  }
 }
 
 // The gallery: looked at again when it has changed, but not while somebody types a name.
