@@ -155,7 +155,9 @@ def export(
     """Write ``frozen`` with ``info``, and run the file on the prepared ``sample``, to which ``predict`` said
     ``expected``."""
     if to not in get_args(Format):
-        raise DriftgateError(f"Expected a format out of {', '.join(get_args(Format))} but got {to!r}.")
+        raise DriftgateError(
+            f"Expected a format out of {', '.join(get_args(Format))} but got {to!r}; name one of them."
+        )
     if frozen.threshold is None:
         if expected is None:
             raise DriftgateError(

@@ -52,7 +52,9 @@ class Pacing:
 
     def __init__(self, max_delay: float) -> None:
         if not (max_delay > 0 and math.isfinite(max_delay)):
-            raise DriftgateError(f"Expected max_delay as a positive number of seconds but got {max_delay}.")
+            raise DriftgateError(
+                f"Expected max_delay as a positive number of seconds but got {max_delay}; leave it out."
+            )
         self.max_delay = max_delay
         self.learned = self.not_learned = self.late = 0
         self.largest_delay = 0.0

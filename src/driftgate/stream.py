@@ -115,7 +115,7 @@ def run_stream(
     if split is not None and split.num_source != method.model.num_classes:
         raise DriftgateError(
             f"Expected a split with {method.model.num_classes} source classes, as the model has, but {split} has "
-            f"{split.num_source}."
+            f"{split.num_source}; give the split of the model."
         )
     stream = stream if isinstance(stream, Stream) else PlainStream(stream)
     hooks = [on_step] if callable(on_step) else on_step
@@ -134,7 +134,7 @@ def run_stream(
                 on_batch(log)
             progress.after_batch(method, stream, log)
     if len(log) == 0:
-        raise DriftgateError("Expected a stream with at least one batch but it is empty.")
+        raise DriftgateError("Expected a stream with at least one batch but it is empty; give it samples.")
     record = _record(method, log, split, protocol or {}, stream.skipped)
     if pacing is not None:
         record["pace"] = pacing.as_dict()

@@ -23,15 +23,18 @@ def shown_name(name: str) -> str:
     return shown(name).replace("\n", "?").replace("\t", "?")
 
 
-def problems(error: ValidationError, known: Callable[[str], Iterable[str]] | None = None) -> str:
-    """What pydantic found wrong, in one line; ``known`` tells which names there are where one is too many."""
+def problems(error: ValidationError, known: Callable[[str], Iterable[str]] | None = None, what: str = "key") -> str:
+    """What pydantic found wrong, in one line; ``known`` tells which names of ``what`` there are where one is too many.
+
+    For whoever reads it the sentence goes on with what to do.
+    """
     parts = []
     for item in error.errors():
         place = ".".join(map(str, item["loc"]))
         if item["type"] == "missing":
             parts.append(f"{place!r} is missing")
         elif item["type"] == "extra_forbidden" and known is not None:
-            parts.append(f"there is no {place!r}; expected one of {', '.join(known(place))}")
+            parts.append(f"no {what} {place!r}, expected one of {', '.join(known(place))}")
         else:
             given = f", got {item['input']!r}" if place and not isinstance(item["input"], dict) else ""
             message = item["msg"].removeprefix("Value error, ")

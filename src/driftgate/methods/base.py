@@ -284,7 +284,9 @@ class Method(State, ABC):
         numbers = {name: state_dict.pop(f"{prefix}{name}") for name in self._numbers()}
         generator, steps = state_dict.pop(f"{prefix}rng"), state_dict.pop(f"{prefix}steps")
         if not int(steps) >= 0:
-            raise DriftgateError(f"Expected a number of steps of at least 0 but got {int(steps)}.")
+            raise DriftgateError(
+                f"Expected a number of steps of at least 0 but got {int(steps)}; the state is broken, load another."
+            )
         super()._load_from_state_dict(state_dict, prefix, *rest)
         self._load_numbers(numbers)
         self.generator.set_state(generator.cpu())

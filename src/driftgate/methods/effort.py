@@ -47,7 +47,9 @@ def sure_enough(pseudo_labels: Tensor, share: float) -> bool:
 def check_second_view(view: SecondView, spec: ModelSpec) -> None:
     """Refuse half of what has no height and width."""
     if view == "half" and spec.kind != "images":
-        raise DriftgateError(f"Expected second_view out of full, none for a model that takes {spec.kind} but got half.")
+        raise DriftgateError(
+            f"Expected second_view out of full, none for a model that takes {spec.kind} but got half; name one of them."
+        )
 
 
 def at_half(images: Tensor) -> Tensor:

@@ -146,7 +146,9 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
         """As batches too small to learn from are answered, ``_answer_few``; learning and large batches go beyond it."""
         chosen = self.settings
         if not bool((self.mixture.weights > 0).any()):
-            raise DriftgateError(f"Expected a method that has seen a batch but {self.name!r} has an empty mixture.")
+            raise DriftgateError(
+                f"Expected a method that has seen a batch but {self.name!r} has an empty mixture; let it see one first."
+            )
         mixture = FrozenMixture(self.mixture, chosen.class_prior, chosen.likelihood_temperature)
         return Frozen(
             self.model,

@@ -35,13 +35,15 @@ def load_method(
     """
     tensors, info = read_checkpoint(path, KIND)
     if not {"method", "settings", "model"} <= info.keys():
-        raise DriftgateError(f"Expected a saved method at {path} but its metadata is incomplete.")
+        raise DriftgateError(
+            f"Expected a saved method at {path} but its metadata is incomplete; name a file that Method.save wrote."
+        )
     with foreign_content(path):
         spec = ModelSpec.parse(info["model"])
         spec.check_size(tensors, path)
         model = model_for(spec, model, path)
         if views is None and info.get("views") not in (None, *KINDS):
-            raise DriftgateError(f"Expected views= for {path}, which was saved with views of your own.")
+            raise DriftgateError(f"Expected views= for {path}, which was saved with views of your own; give them.")
         # Before the method is made: some refuse a model without.
         statistics = SourceStatistics.from_tensors(under_prefix(f"model.{STATISTICS}", tensors))
         model.statistics = model.statistics or statistics

@@ -10,12 +10,13 @@ from importlib import metadata
 from typing import Any, TypeVar
 
 import torch
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from driftgate.methods.base import KNOWN, Method, MethodSettings, add_method
 from driftgate.methods.look import Look
 from driftgate.models.source_model import SourceModel
 from driftgate.plugins import home_of
+from driftgate.text import problems
 from driftgate.types import DriftgateError
 from driftgate.views import ViewsChoice, choose_views
 
@@ -116,9 +117,11 @@ def check_device(device: str | torch.device) -> torch.device:
         torch.zeros(1, device=found)
     except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise DriftgateError(f"Expected a device of this machine but got {str(device)!r}: {reason}") from error
+        raise DriftgateError(
+            f"Expected a device of this machine but got {str(device)!r}: {reason}; name another."
+        ) from error
     if found.type == "meta":
-        raise DriftgateError("Expected a device that holds values but got 'meta'.")
+        raise DriftgateError("Expected a device that holds values but got 'meta'; name another.")
     return found
 
 
@@ -127,23 +130,14 @@ def resolve_settings(name: str, preset: str | None, settings: dict[str, Any]) ->
     method = get_method(name)
     if preset is not None and preset not in method.presets:
         known = ", ".join(method.presets) or "none"
-        raise DriftgateError(f"Expected a preset of {name!r} out of {known} but got {preset!r}.")
+        raise DriftgateError(
+            f"Expected a preset of {name!r} out of {known} but got {preset!r}; name one of them, or none."
+        )
     under = method.presets[preset] if preset else {}
     effort = getattr(method.Settings, "efforts", {}).get({**under, **settings}.get("effort"), {})
     chosen = {**under, **effort, **settings}
     try:
         return method.Settings(**chosen)
     except ValidationError as error:
-        raise DriftgateError(f"Settings of {name!r}: {describe(error, method.Settings)}") from error
-
-
-def describe(error: ValidationError, settings: type[BaseModel]) -> str:
-    """One line for a person out of pydantic's report."""
-    parts = []
-    for item in error.errors():
-        field = ".".join(str(part) for part in item["loc"])
-        if item["type"] == "extra_forbidden":
-            parts.append(f"no setting {field!r}, expected one of {', '.join(settings.model_fields)}")
-        else:
-            parts.append(f"{field}: {item['msg']}, got {item['input']!r}")
-    return "; ".join(parts) + "."
+        told = problems(error, lambda _: method.Settings.model_fields, "setting")
+        raise DriftgateError(f"Settings of {name!r}: {told}; change them.") from error

@@ -162,5 +162,5 @@ SCORES_FROM_ZERO = frozenset({"likelihood_entropy", "max_likelihood", "max_predi
 def get_score(name: str) -> Score:
     """The novelty score called ``name``."""
     if name not in SCORES:
-        raise DriftgateError(f"Expected a novelty score out of {', '.join(SCORES)} but got {name!r}.")
+        raise DriftgateError(f"Expected a novelty score out of {', '.join(SCORES)} but got {name!r}; name one of them.")
     return SCORES[name]

@@ -62,7 +62,9 @@ class OwnViews:
             view = self.function(inputs.clone(), generator)
         if not isinstance(view, Tensor) or view.shape != inputs.shape or not view.is_floating_point():
             found = f"{tuple(view.shape)} {view.dtype}" if isinstance(view, Tensor) else type(view).__name__
-            raise DriftgateError(f"Expected views= to return floats of shape {tuple(inputs.shape)} but got {found}.")
+            raise DriftgateError(
+                f"Expected views= to return floats of shape {tuple(inputs.shape)} but got {found}; mend it."
+            )
         return view.to(inputs)
 
     strong = weak
@@ -80,9 +82,11 @@ def choose_views(choice: ViewsChoice, spec: InputSpec) -> Views:
         if name not in KINDS or name not in (spec.kind, "none"):
             raise DriftgateError(
                 f"Expected views out of {spec.kind}, none, or a function of inputs and generator, for a model that "
-                f"takes {spec.kind}, but got {name!r}."
+                f"takes {spec.kind}, but got {name!r}; name one of them."
             )
         return KINDS[name](spec)
     if callable(name):
         return OwnViews(name)
-    raise DriftgateError(f"Expected views as a name or a function of inputs and generator but got {choice!r}.")
+    raise DriftgateError(
+        f"Expected views as a name or a function of inputs and generator but got {choice!r}; give one of these."
+    )

@@ -165,7 +165,7 @@ def test_a_suite_of_ones_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"colour": "red"}, "there is no 'colour'; expected one of name, title, data"),
+        ({"colour": "red"}, "no key 'colour', expected one of name, title, data"),
         ({"methods": [{"name": "gmm", "lr": 0.1}]}, "expected one of name, preset, settings, shifts"),
         ({"data": "imagenet"}, "data must be one of .*digits.* but is 'imagenet'"),
         ({"pairs": ["a -> b -> c"]}, "Expected a pair like 'photo -> cartoon\\+sketch'"),

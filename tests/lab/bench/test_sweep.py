@@ -313,7 +313,7 @@ def test_two_sweeps_on_one_folder(serial: Path, tmp_path: Path, start: Start) ->
     file, out = tiny_file(tmp_path), tmp_path / "out"
     both = [start("bench", file, *QUICK, "--out", out, "--workers", "2") for _ in range(2)]
     for process in both:
-        output, told = process.communicate(timeout=400)
+        output, told = process.communicate(timeout=800)
         assert process.returncode == 0, output + told
         assert "6 of 6 runs are done" in told
     assert results(out) == results(serial)

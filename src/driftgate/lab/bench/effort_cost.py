@@ -49,7 +49,10 @@ def effort_settings(method: str, preset: str | None, given: dict[str, Any]) -> d
     gradient to save."""
     efforts = getattr(get_method(method).Settings, "efforts", {})
     if not efforts:
-        raise DriftgateError(f"Expected a method that learns by gradient but {method!r} has no efforts to choose from.")
+        raise DriftgateError(
+            f"Expected a method that learns by gradient but {method!r} has no efforts to choose from; name "
+            "another --method."
+        )
     rows = {name: {"effort": name} for name in efforts}
     rows = {"full": rows["full"], LOW: {"effort": "full", "memory": "low"}, **rows}
     return {name: resolve_settings(method, preset, {**extra, **given}) for name, extra in rows.items()}

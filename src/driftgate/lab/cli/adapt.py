@@ -45,8 +45,10 @@ def adapt(
         return
     from driftgate.lab.cli.adapt_images import adapt_images
 
-    labelled = {"data": data.data, "root": data.root, "shift": data.shift, "split": data.split}
-    labelled |= {"target": stream.target, "limit": stream.limit, "guard": stream.guard or None}
+    labelled: dict[str, object] = {
+        **{"data": data.data, "root": data.root, "shift": data.shift, "split": data.split},
+        **{"target": stream.target, "limit": stream.limit, "guard": stream.guard or None},
+    }
     _refuse(labelled, "with --images, which has no labels")
     if pictures.predictions is not None:
         writable_file(pictures.predictions)

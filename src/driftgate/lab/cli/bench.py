@@ -179,7 +179,12 @@ def _sweep(suite: Suite, given: SweepOptions, studies: list[str] | None = None) 
     from driftgate.lab.files import writable_folder
 
     check_backend(given.backend)
-    what = {"root": given.root, "limit": given.limit, "quick_training": given.quick_training, "model": given.model}
+    what: dict[str, Any] = {
+        "root": given.root,
+        "limit": given.limit,
+        "quick_training": given.quick_training,
+        "model": given.model,
+    }
     varied = [None] if studies is None else [get_study(name) for name in studies]
     plan = merge_plans([make_plan(suite, study=study, **what) for study in varied])
     folder = SweepFolder(writable_folder(given.out or Path("runs") / suite.name))
