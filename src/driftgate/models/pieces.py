@@ -36,5 +36,5 @@ def in_pieces(network: nn.Module, run: Run, inputs: Tensor, size: int | None) ->
         made: tuple[Tensor, ...] = checkpoint(run, piece, use_reentrant=False, preserve_rng_state=False)
         return made
 
-    parts = [(forget if learns else run)(piece) for piece in inputs.split(size)]
+    parts = [(forget if learns else run)(piece) for piece in torch.split(inputs, size)]
     return tuple(torch.cat(column) for column in zip(*parts, strict=True))

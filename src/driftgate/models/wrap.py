@@ -10,12 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from driftgate.models.arithmetic import one_attention
 from driftgate.models.heads import find_head, get_layer, logits_of, tap
 from driftgate.models.input import InputSpec
 from driftgate.models.normalization import preserved_buffers
 from driftgate.models.pieces import in_pieces
 from driftgate.models.preprocessing import known_input
-from driftgate.models.source_model import ModelOutput, Part, SourceModel, check_class_names, one_attention
+from driftgate.models.source_model import ModelOutput, Part, SourceModel, check_class_names
 from driftgate.models.spec import ModelSpec
 from driftgate.rng import seeded
 from driftgate.types import DriftgateError
