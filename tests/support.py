@@ -81,6 +81,19 @@ def images_of(count: int, seed: int) -> Tensor:
     return torch.rand(count, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(seed))
 
 
+def add_statistics(model: SourceModel) -> None:
+    """Made up: some methods refuse a model without."""
+    classes, size = model.num_classes, model.spec.feature_dim
+    generator = torch.Generator().manual_seed(7)
+    prototypes = torch.randn(classes, size, generator=generator)
+    model.statistics = SourceStatistics(prototypes, torch.zeros(size), torch.eye(size))
+
+
+def batch_of(model: SourceModel, count: int, seed: int) -> Tensor:
+    """Inputs of the shape a model takes."""
+    return torch.rand(count, *model.spec.shape, generator=torch.Generator().manual_seed(seed))
+
+
 def loss_of(method: OneStep, output: ModelOutput, pseudo_labels: Tensor) -> Tensor:
     """What a method of the one-step template would minimise on these outputs and pseudo-labels (N,)."""
     prediction = replace(entropy_prediction(output.logits, 0.5), pseudo_labels=pseudo_labels)

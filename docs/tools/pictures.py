@@ -23,7 +23,7 @@ from record import Array, Plane, Run, Step, record
 from torch import Tensor
 
 from driftgate.lab.figures.demo import CLASS_COLORS
-from driftgate.lab.figures.style import INK, KNOWN_COLOR, SOFT, STYLE, UNKNOWN_COLOR
+from driftgate.lab.figures.style import FAINT, INK, KNOWN_COLOR, SOFT, STYLE, UNKNOWN_COLOR
 from driftgate.types import UNKNOWN, UNLABELED
 
 DOCS = Path(__file__).resolve().parents[1]
@@ -38,7 +38,6 @@ EARLY_LATE = (2, 52)
 """Batches whose cosines are drawn."""
 
 DOTTED = (0, (1, 1.5))
-LEFT_OUT = "#b9bec5"
 SMALLEST = 1e-6
 """Left end of the axis of entropies; what is smaller is drawn there."""
 
@@ -48,7 +47,7 @@ CONTENT = 4.2
 
 def colour(label: int) -> str:
     """Of a class, of unknown, or of a sample that is left out."""
-    return {UNKNOWN: UNKNOWN_COLOR, UNLABELED: LEFT_OUT}.get(label) or CLASS_COLORS[label]
+    return {UNKNOWN: UNKNOWN_COLOR, UNLABELED: FAINT}.get(label) or CLASS_COLORS[label]
 
 
 def main() -> None:

