@@ -33,6 +33,7 @@ RULES = {
     "tie_rule": "paper",
     "kl_form": "cross_entropy",
     "backward": "together",
+    "piece_size": None,
 }
 
 
