@@ -33,7 +33,6 @@ RULES = {
     "tie_rule": "paper",
     "kl_form": "cross_entropy",
     "backward": "together",
-    "piece_size": None,
 }
 
 
