@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 
+import pytest
 import torch
 from torch import Tensor
 
+from driftgate import DriftgateError
+from driftgate.memory import StreamingGMM
 from driftgate.novelty.calm import (
     PAST,
     PATIENCE,
@@ -15,6 +18,7 @@ from driftgate.novelty.calm import (
     CalmPast,
     describe_batch,
     different_share,
+    mixture_shift,
 )
 
 CLASSES, DIM, SAMPLES = 5, 8, 64
@@ -131,7 +135,31 @@ def test_copies_never_teach() -> None:
     assert different_share(torch.zeros(SAMPLES, DIM)) == 1 / SAMPLES
     past = CalmPast()
     assert not past.accept(logs, scores, features[:4].repeat(SAMPLES // 4, 1), shift)
-    assert past.accept(logs, scores, torch.cat([features[:40], features[:24]]), shift)  # most differ
+    assert past.accept(logs, scores, torch.cat([features[:32], features[:32]]), shift)  # half of them differ
+    assert not past.accept(logs, scores, torch.cat([features[:31], features[:31], features[:2]]), shift)
+
+
+def test_few_deviations_may_be_asked_for_but_not_none() -> None:
+    assert CalmPast(0.5).deviations == 0.5
+    for none in (0.0, -1.0, math.nan):
+        with pytest.raises(DriftgateError, match="positive number of standard deviations"):
+            CalmPast(none)
+
+
+def test_the_shift_of_a_batch_by_hand() -> None:
+    """The mixture as one heap: each dimension's mean and variance over all that it has taken in, by their shares."""
+    generator = torch.Generator().manual_seed(0)
+    mixture = StreamingGMM(3, 2, 1.0)
+    past, shares = torch.randn(40, 2, generator=generator), torch.rand(40, 3, generator=generator).softmax(dim=1)
+    batch_now = torch.randn(8, 2, generator=generator) + 2.0
+    assert mixture_shift(mixture, batch_now) == 0.0  # nothing to be away from
+    mixture.update(past, shares)
+    expected = 0.0
+    for column, now in zip(past.double().T.tolist(), batch_now.double().T.tolist(), strict=True):
+        mean = sum(column) / 40
+        variance = sum((value - mean) ** 2 for value in column) / 40
+        expected += (sum(now) / 8 - mean) ** 2 / variance / 2
+    assert float(mixture_shift(mixture, batch_now)) == pytest.approx(expected, rel=1e-4)
 
 
 def test_what_stays_is_the_stream() -> None:
