@@ -13,7 +13,13 @@ from torch import Tensor
 import driftgate
 from driftgate import UNKNOWN, UNLABELED, SourceModel
 from driftgate.methods.gmm import GMM, PAPER, RELEASED
-from driftgate.models.normalization import batch_is_steadier, batch_mean_shift, last_statistics
+from driftgate.models.normalization import (
+    batch_is_steadier,
+    batch_mean_shift,
+    batch_statistics,
+    last_statistics,
+    restate_statistics,
+)
 from driftgate.models.source_model import ModelOutput
 
 
@@ -79,14 +85,14 @@ def test_where_nobody_knows_the_first_batch_tells_and_it_stays(monkeypatch: pyte
         method = make(with_spec(backbone_norm=None, pretrained=True))
         monkeypatch.setattr("driftgate.methods.gmm.batch_is_steadier", lambda *_, chosen=answer: chosen)
         before = weights_of(method)
-        method.predict(images_of(16, 0))
+        method.predict(images_of(32, 0))
         assert int(method.by_batch) == -1
-        method.step(images_of(16, 0))
+        method.step(images_of(32, 0))
         assert int(method.by_batch) == int(answer)
         moved = not torch.equal(before["bottleneck.1.running_mean"], weights_of(method)["bottleneck.1.running_mean"])
         assert moved == answer
         monkeypatch.setattr("driftgate.methods.gmm.batch_is_steadier", lambda *_: pytest.fail("asked again"))
-        method.step(images_of(16, 1))
+        method.step(images_of(32, 1))
 
 
 def test_the_steadier_statistics_by_hand() -> None:
@@ -156,7 +162,7 @@ def test_an_unusual_batch_is_predicted_and_changes_nothing_but_a_counter() -> No
 
 
 def test_few_samples_are_answered_at_once_and_learned_from_together() -> None:
-    method, together = make(), make()
+    method, together = (make(min_batch=16, batch_norm="batch") for _ in range(2))
     images = images_of(16, 3)
     source = driftgate.create("source-only", small_model())
     before = weights_of(method)
@@ -169,14 +175,45 @@ def test_few_samples_are_answered_at_once_and_learned_from_together() -> None:
             assert all(torch.equal(value, before[name]) for name, value in weights_of(method).items())
     assert len(method.waiting) == 0 and int(method.calm.taught) == 1
     together.step(images)
-    after = weights_of(together)
-    assert all(torch.equal(value, after[name]) for name, value in weights_of(method).items())
+    # What the network is now makes of these samples, half and half with the statistics that followed the step.
+    expected = weights_of(together)
+    with batch_statistics(together.model, 16), torch.no_grad():
+        for layer in (together.model.backbone[1], together.model.bottleneck[1]):  # type: ignore[index]
+            layer.momentum = 1.0
+        together.model(images)
+    for name, value in weights_of(together).items():
+        if name.endswith(("running_mean", "running_var")):
+            expected[name] = (expected[name] + value) / 2
+    after = weights_of(method)
+    for name, value in expected.items():
+        assert "tracked" in name or torch.allclose(after[name], value, rtol=1e-4, atol=1e-6), name
     assert torch.equal(method.mixture.means, together.mixture.means)
     # From now on the mixture answers.
-    few, expected = images_of(5, 8), method.model(images_of(5, 8)).logits
+    few, expected_logits = images_of(5, 8), method.model(images_of(5, 8)).logits
     prediction = method.predict(few)
-    assert torch.equal(prediction.scores.argmax(dim=1), expected.argmax(dim=1))
+    assert torch.equal(prediction.scores.argmax(dim=1), expected_logits.argmax(dim=1))
     assert prediction.thresholds.prediction == pytest.approx(max(method.gate.thresholds.prediction, 0.01))
+
+
+def test_gathered_samples_that_look_like_none_before_leave_the_statistics() -> None:
+    method = make(min_batch=16, batch_norm="batch")
+    for seed in range(12):
+        method.step(images_of(16, seed))
+    before = weights_of(method)
+    for _ in range(4):
+        method.step(torch.zeros(4, 3, SIZE, SIZE))
+    assert int(method.calm.refused) == 1 and len(method.waiting) == 0
+    assert all(torch.equal(value, before[name]) for name, value in weights_of(method).items())
+
+
+def test_statistics_of_a_network_that_diverged_stay() -> None:
+    model = small_model().eval()
+    with torch.no_grad():
+        model.bottleneck[0].weight.fill_(torch.inf)  # type: ignore[index]
+    before = {name: value.clone() for name, value in model.named_buffers()}
+    restate_statistics(model, images_of(8, 0))
+    assert all(torch.equal(value, before[name]) for name, value in model.named_buffers())
+    assert all(not layer.training and layer.momentum == 0.1 for layer in (model.backbone[1], model.bottleneck[1]))  # type: ignore[index]
 
 
 def test_waiting_samples_survive_a_restart(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ from driftgate.models.normalization import (
     batch_mean_shift,
     buffer_values,
     last_statistics,
+    restate_statistics,
     restore_buffers,
 )
 from driftgate.models.passes import Passes
@@ -181,6 +182,8 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
         waiting = torch.cat([self.waiting, images])
         if len(waiting) >= self.settings.min_batch:
             prediction = replace(prediction, losses=self._adapt(waiting, learn=learn).losses)
+            if self.by_batch == 1 and int(self.calm.refused) == 0:  # the next few are answered by these
+                restate_statistics(self.model, waiting)
             waiting = waiting[:0]
         self.waiting = waiting
         return prediction

@@ -83,7 +83,7 @@ class GMMSettings(GradientSettings):
     veto_below: float = Field(default=0.2, ge=0.0, lt=1.0)
     doubt_above: float = Field(default=0.5, ge=0.0, lt=1.0)
     skip_unusual: bool = True
-    min_batch: int = Field(default=16, ge=1)
+    min_batch: int = Field(default=32, ge=1)
     backbone_lr_scale: float | None = Field(default=None, ge=0.0)
     reduced_dim: int = Field(default=64, ge=1)
     decay: float = Field(default=0.999, ge=0.0, le=1.0)

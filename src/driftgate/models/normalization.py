@@ -57,6 +57,25 @@ def frozen_statistics(model: nn.Module) -> Iterator[None]:
                 layer.num_batches_tracked.copy_(count)
 
 
+@torch.no_grad()
+def restate_statistics(model: nn.Module, images: Tensor, rate: float = 0.5) -> None:
+    """Let the running statistics go ``rate`` of the way to those of ``images`` in the network as it is now.
+
+    A network that learns leaves statistics that follow slowly behind, and a second view pulls them aside. Where the
+    network has diverged they stay.
+    """
+    before, layers = buffer_values(model), [layer for layer in model.modules() if isinstance(layer, BatchNorm)]
+    momenta = [layer.momentum for layer in layers]
+    for layer in layers:
+        layer.momentum = rate
+    with batch_statistics(model, len(images)):
+        output = model(images)
+    for layer, momentum in zip(layers, momenta, strict=True):
+        layer.momentum = momentum
+    if not all(bool(part.isfinite().all()) for part in output):
+        restore_buffers(model, before)
+
+
 class NormStatistics(NamedTuple):
     """Running mean and variance of a network's last batch norm layer, (F,) each; copies."""
 
