@@ -188,10 +188,10 @@ def test_unknown_setting_is_refused(name: str) -> None:
 
 def test_memory_is_bounded_and_told(name: str) -> None:
     method = make(name)
-    method.step(images_of(16, 0))
+    method.step(images_of(32, 0))
     bytes_after_one = method.num_bytes
     for seed in range(1, 30):
-        method.step(images_of(16, seed))
+        method.step(images_of(32, seed))
     assert method.num_bytes == bytes_after_one
     networks = [name for name, part in method.named_children() if not isinstance(part, State)]
     beside = (*(f"{name}." for name in networks), "optimizer.", "rng", "steps")

@@ -21,7 +21,8 @@ from driftgate.novelty.scores import SCORES, entropy, posterior
 
 
 def make(**settings: object) -> GMM:
-    method = driftgate.create("gmm", small_model(), **settings)
+    enough = {} if "preset" in settings else {"min_batch": 16}  # what most batches here have
+    method = driftgate.create("gmm", small_model(), **{**enough, **settings})
     assert isinstance(method, GMM)
     return method
 

@@ -53,7 +53,7 @@ def test_shares_add_up(benchmark: ModuleType) -> None:
 def test_everything_watched_is_put_back_and_every_part_is_seen(benchmark: ModuleType) -> None:
     torch.optim.SGD([torch.zeros(1)])  # torch wraps ``step`` itself when the first one is built
     before = [getattr(owner, name) for owner, name, _ in benchmark.WATCHED]
-    setting = benchmark.Setting("cnn", 4, (28, 28), 8)
+    setting = benchmark.Setting("cnn", 4, (28, 28), 32)
     gmm, plain = benchmark.measure(["gmm", "source-only"], setting, 1, {"memory": "low"})
     after = [getattr(owner, name) for owner, name, _ in benchmark.WATCHED]
     assert all(one is two for one, two in zip(before, after, strict=True))

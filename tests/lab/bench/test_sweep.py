@@ -106,7 +106,7 @@ def test_a_model_with_an_older_name_is_used(copied: Path) -> None:
 
 
 def test_failures_are_reported_and_stop_nothing(tmp_path: Path) -> None:
-    methods = ["source-only", {"name": "gmm", "settings": {"weight_decay": 1e30}}, "bn-stats"]
+    methods = ["source-only", {"name": "gmm", "settings": {"weight_decay": 1e30, "min_batch": 1}}, "bn-stats"]
     file, out = tiny_file(tmp_path, shifts=["OPDA"], methods=methods), tmp_path / "out"
     done = CliRunner().invoke(app, ["bench", str(file), *QUICK, "--out", str(out), "--workers", "2"])
     assert done.exit_code == 1, done.output
@@ -136,7 +136,8 @@ def test_a_failure_is_forgotten_when_its_settings_were_corrected(tmp_path: Path)
     def plan(*methods: Any) -> Plan:
         return tiny_plan(shifts=["OPDA"], methods=methods)
 
-    wrong, other = ({"name": name, "settings": {"weight_decay": 1e30}} for name in ("gmm", "tent"))
+    wrong: dict[str, Any] = {"name": "gmm", "settings": {"weight_decay": 1e30, "min_batch": 1}}
+    other = {"name": "tent", "settings": {"weight_decay": 1e30}}
     assert len(run_sweep(plan(wrong, other), tmp_path, backend="serial").failures) == 2
     assert not run_sweep(plan("gmm"), tmp_path, backend="serial").failures
     (left,) = (tmp_path / "failures").iterdir()  # nobody has corrected the other
