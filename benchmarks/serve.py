@@ -1,13 +1,17 @@
 """Load on the service: throughput and latency of /v1/classify with learning off, on, and of the bare network.
 
-    python benchmarks/serve.py [--backbone cnn|lite0] [--seconds 10] [--rounds 3] [--soak MINUTES]
+    python benchmarks/serve.py [--backbone cnn|lite0] [--seconds 10] [--rounds 3] [--pace RATE]
+    python benchmarks/serve.py [--backbone cnn|lite0] --soak MINUTES
+    python benchmarks/serve.py [--backbone cnn|lite0] --cpu-time 1,16,64 [--rounds 50]
 
 Three services run side by side on the loopback and are asked in turn, round by round, so that a busy machine slows all
 of them alike; only ratios are worth much. `full` keeps 16 connections busy with one picture each; `paced` sends
 pictures at a third of the rate that the learning service reached, whether answers have come or not, and counts from the
-moment a picture should have left. `--soak` keeps the learning one busy, watches its memory, and then takes the batches
-of its audit log through the same method and guard once more: every answer must be the one it gave. The client shares
-the machine.
+moment a picture should have left; `--pace` says the rate, for a machine that others use. `--soak` keeps the learning
+one busy, watches its memory, and then takes the batches of its audit log through the same method and guard once more:
+every answer must be the one it gave. The client shares the machine. `--cpu-time` asks no service: it tells the
+processor's time that the learner's thread takes to the answer and to the end, which other work on the machine leaves
+nearly alone.
 """
 
 from __future__ import annotations
@@ -21,9 +25,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from pathlib import Path
 
@@ -37,11 +41,15 @@ from driftgate.models import SourceModel
 from driftgate.serve.decode import Pixels, decode
 
 CONNECTIONS = 16
+WARM = 17
+"""Batches that are not counted: the first are slower, and single samples are learned from sixteen at a time."""
 SERVICES = {
-    "bare network": ["--method", "source-only", "--frozen"],
-    "learning off": ["--method", "gmm", "--frozen"],
+    "bare network": ["--method", "source-only"],
+    "learning off": ["--method", "gmm"],
     "learning on": ["--method", "gmm"],
 }
+OFF = "learning off"
+"""Frozen once it has learned from a few batches: before its first ones the mixture is made anew for every answer."""
 
 
 def pictures(size: int, count: int = 64) -> list[bytes]:
@@ -74,13 +82,19 @@ class Running:
         raise SystemExit(state.with_suffix(".log").read_text())
 
     def connect(self) -> http.client.HTTPConnection:
-        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
 
     def get(self, path: str) -> tuple[int, bytes]:
         line = self.connect()
         line.request("GET", path)
         answer = line.getresponse()
         return answer.status, answer.read()
+
+    def freeze(self) -> None:
+        line = self.connect()
+        line.request("POST", "/v1/freeze")
+        if line.getresponse().status != 200:
+            raise SystemExit("the service could not be frozen")
 
     def memory(self) -> float:
         """Resident megabytes."""
@@ -94,19 +108,17 @@ def ask(line: http.client.HTTPConnection, picture: bytes) -> str:
     answer = line.getresponse()
     body = answer.read()
     if answer.status != 200 or not json.loads(body)["answers"]:
-        raise SystemExit(f"a request was lost: {answer.status} {body[:200]!r}")
+        raise RuntimeError(f"a request was lost: {answer.status} {body[:200]!r}")
     found: str = json.loads(body)["answers"][0]["id"]
     return found
 
 
 def in_threads(work: Callable[[int, list[float]], None]) -> list[float]:
-    """Latencies that all threads together have measured."""
+    """Latencies that all threads together have measured; what goes wrong in one of them ends the measurement."""
     parts: list[list[float]] = [[] for _ in range(CONNECTIONS)]
-    threads = [threading.Thread(target=work, args=(number, part)) for number, part in enumerate(parts)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(CONNECTIONS) as pool:
+        for done in [pool.submit(work, number, part) for number, part in enumerate(parts)]:
+            done.result()
     return [value for part in parts for value in part]
 
 
@@ -146,29 +158,62 @@ def quantile(values: list[float], share: float) -> float:
     return 1000 * float(np.quantile(values, share))
 
 
-def compare(services: dict[str, Running], sent: list[bytes], seconds: float, rounds: int) -> None:
+def compare(services: dict[str, Running], sent: list[bytes], seconds: float, rounds: int, pace: float | None) -> None:
+    """Both loads and their table; with ``pace`` the paced load alone."""
     full: dict[str, list[list[float]]] = {name: [] for name in services}
+    paced: dict[str, list[float]] = {name: [] for name in services}
     for service in services.values():
         full_load(service, sent, 2.0)  # the first steps are slower
-    for _ in range(rounds):
+    services[OFF].freeze()
+    for _ in range(0 if pace else rounds):
         for name, service in services.items():
             full[name].append(full_load(service, sent, seconds))
-    rates = {name: statistics.median(len(part) / seconds for part in parts) for name, parts in full.items()}
-    pace = rates["learning on"] / 3
-    paced: dict[str, list[float]] = {name: [] for name in services}
+    rates = {name: statistics.median([len(part) / seconds for part in parts] or [1.0]) for name, parts in full.items()}
+    pace = pace or rates["learning on"] / 3
     for _ in range(rounds):
         for name, service in services.items():
             paced[name] += paced_load(service, sent, seconds, pace)
-    usual = quantile(paced["learning off"], 0.5)
-    print(f"{'':14s}{'full load':>30s}{f'paced at {pace:.0f}/s':>34s}")
-    print(f"{'':14s}{'rate':>8s}{'of bare':>8s}{'p50 ms':>7s}{'p99':>7s}{'p50 ms':>14s}{'of off':>8s}{'p99':>7s}")
+    usual = {share: quantile(paced[OFF], share) for share in (0.5, 0.99)}
+    print(f"{'':14s}{'full load':>30s}{f'paced at {pace:.0f}/s':>42s}")
+    titles = ("rate", "of bare", "p50 ms", "p99", "p50 ms", "of off", "p99", "of off")
+    print(f"{'':14s}" + "".join(f"{title:>9s}" for title in titles))
     for name, parts in full.items():
-        together = [value for part in parts for value in part]
-        middle = quantile(paced[name], 0.5)
+        together = [value for part in parts for value in part] or [0.0]
+        middle, high = quantile(paced[name], 0.5), quantile(paced[name], 0.99)
         print(
-            f"{name:14s}{rates[name]:8.1f}{rates[name] / rates['bare network']:8.2f}{quantile(together, 0.5):7.0f}"
-            f"{quantile(together, 0.99):7.0f}{middle:14.1f}{middle / usual:8.2f}{quantile(paced[name], 0.99):7.0f}"
+            f"{name:14s}{rates[name]:9.1f}{rates[name] / rates['bare network']:9.2f}{quantile(together, 0.5):9.0f}"
+            f"{quantile(together, 0.99):9.0f}{middle:9.1f}{middle / usual[0.5]:9.2f}"
+            f"{high:9.0f}{high / usual[0.99]:9.2f}"
         )
+
+
+def processor_time(model: Path, folder: Path, sizes: list[int], rounds: int) -> None:
+    """Milliseconds of the processor to the answer, and in all, of batches of these sizes; the methods in turn."""
+    print(f"{'batch':>5s}{'':>14s}{'to the answer':>15s}{'of off':>8s}{'in all':>9s}{'of off':>8s}")
+    for size in sizes:
+        guards = {}
+        for name, options in SERVICES.items():
+            method = create(options[1], SourceModel.load(model))
+            guards[name] = Guard(method, folder / f"{size}-{name.replace(' ', '-')}")
+        shape = method.model.spec.shape
+        spent: dict[str, list[tuple[float, float]]] = {name: [] for name in guards}
+        for seed in range(WARM + rounds):
+            batch = torch.rand(size, *shape, generator=torch.Generator().manual_seed(seed))
+            if seed == WARM:
+                guards[OFF].freeze()
+            for name, guard in guards.items():
+                started, answered = time.thread_time(), list[float]()
+                guard.step(batch, on_prediction=lambda _, told=answered: told.append(time.thread_time()))  # type: ignore[misc]
+                spent[name].append((answered[0] - started, time.thread_time() - started))
+        # To the answer the median counts; in all the mean, for not every batch is learned.
+        first = {name: statistics.median(value for value, _ in found[WARM:]) for name, found in spent.items()}
+        whole = {name: statistics.fmean(value for _, value in found[WARM:]) for name, found in spent.items()}
+        for name in guards:
+            print(
+                f"{size:5d}{name:>14s}{1000 * first[name]:15.2f}{first[name] / first[OFF]:8.2f}"
+                f"{1000 * whole[name]:9.2f}{whole[name] / whole[OFF]:8.2f}",
+                flush=True,
+            )
 
 
 def soak(service: Running, sent: list[bytes], minutes: float) -> dict[str, int]:
@@ -211,7 +256,9 @@ def main() -> None:
     parser.add_argument("--backbone", default="cnn", choices=("cnn", "lite0"))
     parser.add_argument("--seconds", type=float, default=10.0, help="of each measurement")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--pace", type=float, help="pictures a second of the paced load, and no full load")
     parser.add_argument("--soak", type=float, default=0.0, help="minutes of full load on the learning service instead")
+    parser.add_argument("--cpu-time", metavar="SIZES", help="the processor's time of such batches, without a service")
     chosen = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with tempfile.TemporaryDirectory() as name:
@@ -219,6 +266,11 @@ def main() -> None:
         model = SourceModel.build(chosen.backbone, [f"class {index}" for index in range(10)], seed=0)
         model.save(folder / "model.safetensors")
         sent = pictures(model.spec.image_size[0])
+        if chosen.cpu_time:
+            torch.set_num_threads(1)
+            sizes = [int(size) for size in chosen.cpu_time.split(",")]
+            processor_time(folder / "model.safetensors", folder, sizes, chosen.rounds)
+            return
         wanted = {"learning on": SERVICES["learning on"]} if chosen.soak else SERVICES
         services = {
             title: Running(folder / "model.safetensors", folder / title.replace(" ", "-"), options)
@@ -228,7 +280,7 @@ def main() -> None:
             if chosen.soak:
                 asked = soak(services["learning on"], sent, chosen.soak)
             else:
-                compare(services, sent, chosen.seconds, chosen.rounds)
+                compare(services, sent, chosen.seconds, chosen.rounds, chosen.pace)
         finally:
             for service in services.values():
                 service.process.terminate()

@@ -48,13 +48,13 @@ def side_by_side(pictures: list[Image.Image], gap: int = 16) -> Image.Image:
     return sheet
 
 
-def wait_for(mode: str, steps: int = 0) -> None:
-    for _ in range(3000):
+def wait_for(mode: str, batches: int = 0) -> None:
+    for _ in range(9000):
         try:
             state = httpx.get(f"{URL}/v1/state").json()
         except httpx.TransportError:
-            state = {"mode": "", "steps": 0}
-        if state["mode"] == mode and state["steps"] >= steps:
+            state = {"mode": "", "totals": {"batches": 0}}
+        if state["mode"] == mode and state["totals"]["batches"] >= batches:
             return
         time.sleep(0.1)
     raise SystemExit(f"waited too long for {mode}")
@@ -67,7 +67,7 @@ def main() -> None:
     try:
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
-            wait_for("learning", steps=70)
+            wait_for("learning", batches=70)
             save(look(browser, 1280, 800, "light"), "light")
             phones = [look(browser, 360, 740, "light").crop((0, 0, 360, 1500))]
             wait_for("stopped")

@@ -192,7 +192,9 @@ function showHealth() {
       make("span", {}, name.replaceAll("_", " ")), make("b", {}, short(signal.value)),
       make("span", { class: "sub" }, usual), meter(Math.max(evidence, 0.02), kind));
   });
-  $("signals").replaceChildren(...(rows.length ? rows : [make("li", { class: "empty" }, "Nothing to judge yet.")]));
+  $("signals-key").hidden = !rows.length;
+  const empty = make("li", { class: "empty" }, "Nothing to judge yet: it first has to know what is usual.");
+  $("signals").replaceChildren(...(rows.length ? rows : [empty]));
 }
 
 function showEvents() {
