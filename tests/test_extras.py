@@ -78,7 +78,7 @@ def test_the_list_of_an_extra_is_what_it_brings(extra: str) -> None:
 
 
 def test_a_step_imports_only_what_it_needs() -> None:
-    step = 'driftgate.create("gmm", small_model()).step(images_of(16, seed=0))\n'
+    step = 'driftgate.create("gmm", small_model()).step(images_of(32, seed=0))\n'
     done = without((), START + step + "print(*{name.partition('.')[0] for name in sys.modules})")
     assert done.returncode == 0, done.stderr
     imported = set(done.stdout.split())
@@ -94,7 +94,7 @@ def test_the_public_names_alone_load_no_kornia() -> None:
 
 def test_without_the_extras_all_other_methods_work() -> None:
     methods = sorted(set(available()) - set(NEED_SKLEARN))
-    step = "    assert len(driftgate.create(name, small_model()).step(images_of(16, seed=0)).labels) == 16\n"
+    step = "    assert len(driftgate.create(name, small_model()).step(images_of(32, seed=0)).labels) == 16\n"
     done = without(EXTRAS["lab"], START + f"for name in {methods!r}:\n" + step)
     assert done.returncode == 0, done.stderr
 

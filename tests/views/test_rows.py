@@ -104,7 +104,7 @@ def test_methods_learn_from_the_view_they_are_given(name: str) -> None:
     def learned(views: object) -> dict[str, Tensor]:
         method = driftgate.create(name, model(), views=views, lr=0.1)
         for seed in range(3):
-            method.step(rows(16, seed) / 50)
+            method.step(rows(32, seed) / 50)
         return state_of(method)
 
     seen: list[tuple[int, ...]] = []
@@ -117,7 +117,7 @@ def test_methods_learn_from_the_view_they_are_given(name: str) -> None:
         return inputs.mul_(1.0)  # in place: on a copy
 
     own, none, default = learned(mirrored), learned("none"), learned(None)
-    assert len(seen) >= 3 and set(seen) == {(16, 50)}
+    assert len(seen) >= 3 and set(seen) == {(32, 50)}
     weights = "model.network.0.weight"
     assert not torch.equal(own[weights], none[weights]) and not torch.equal(default[weights], none[weights])
     assert torch.equal(learned(untouched)[weights], none[weights])
@@ -126,7 +126,7 @@ def test_methods_learn_from_the_view_they_are_given(name: str) -> None:
 @pytest.mark.parametrize(
     ("view", "message"),
     [
-        (lambda inputs, generator: inputs[:, :3], r"shape \(16, 50\) but got \(16, 3\)"),
+        (lambda inputs, generator: inputs[:, :3], r"shape \(32, 50\) but got \(32, 3\)"),
         (lambda inputs, generator: inputs.long(), "torch.int64"),
         (lambda inputs, generator: None, "NoneType"),
     ],
@@ -135,7 +135,7 @@ def test_a_view_that_is_none_is_refused_and_changes_nothing(view: object, messag
     method = driftgate.create("gmm", model(), views=view)
     before = state_of(method)
     with pytest.raises(DriftgateError, match=message):
-        method.step(rows(16))
+        method.step(rows(32))
     assert all(torch.equal(value, before[key]) for key, value in state_of(method).items())
 
 

@@ -182,7 +182,7 @@ def test_mistakes_are_refused(folder: Path, model: Path, tmp_path: Path) -> None
     command = ("--images", folder, "--model", model)
     assert "no --data, --split with --images" in refused(*command, "--data", "pacs", "--split", "2/1/1")
     assert "no --follow without --images" in refused("--model", model, "--follow")
-    assert "Expected --data and --target, or --images" in refused("--model", model)
+    assert "Expected --data and --target but one is missing; give both, or --images" in refused("--model", model)
     assert "is none" in refused("--images", folder / "nowhere", "--model", model)
     assert "Expected a log out of" in refused(*command, "--log", "wandb:x")
     (tmp_path / "notes.csv").write_text("what,else\n")
