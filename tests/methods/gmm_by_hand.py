@@ -59,6 +59,8 @@ class GMMByHand:
         self.source_head = (self.head_rows().detach(), self.parameters["classifier.bias"].detach())
         self.speeds: dict[str, Tensor] = {}
         self.quantiles = [0.0, 0.0]
+        self.doubts: list[float] = []
+        self.shares: list[float] = []
         self.batches = self.steps = 0
         self.mixture = OracleMixture(
             model.num_classes, reducer.out_features, settings["decay"], mean_shift=settings["mean_shift"]
@@ -81,7 +83,12 @@ class GMMByHand:
             labels += answer.pseudo_labels
         contrastive = self.contrastive(torch.cat(views), labels)
         confident = self.cross_entropy(logits, answer.pseudo_labels)
-        self.learn(self.settings["contrastive_weight"] * contrastive + self.settings["kl_weight"] * confident)
+        # Who doubts less than a quarter of the stream is at home in it, and learns the less.
+        share = sum(doubt > self.settings["doubt_above"] for doubt in self.doubts) / len(images)
+        self.shares.append(0.9 * self.shares[-1] + 0.1 * share if self.shares and max(self.shares) > 0 else share)
+        need = min(1.0, max(self.shares) / 0.25)
+        terms = self.settings["contrastive_weight"] * contrastive + self.settings["kl_weight"] * confident
+        self.learn(need * terms)
         return answer
 
     def head_rows(self) -> Tensor:
@@ -126,7 +133,7 @@ class GMMByHand:
         known, unknown = self.track(novelty)
         prediction = max((known + unknown) / 2, chosen["certain_below"])
         unknown = max(unknown, chosen["certain_below"])
-        labels, pseudo_labels = [], []
+        labels, pseudo_labels, self.doubts = [], [], []
         if chosen["answer"] != "classifier":
             shares = torch.from_numpy(likelihood / chosen["likelihood_temperature"]).softmax(dim=1)
             scores = shares if chosen["answer"] == "mixture" else (scores + shares) / 2
@@ -135,6 +142,7 @@ class GMMByHand:
             labels.append(int(row.argmax()) if value <= prediction else UNKNOWN)
             label = int(density.argmax()) if value <= known else UNKNOWN if value >= unknown else UNLABELED
             doubt = sum(-float(share) * math.log(share) for share in source) / math.log(len(source))
+            self.doubts.append(doubt)
             vetoed = label >= 0 and source[label] <= chosen["veto_below"]
             vetoed = vetoed or (label == UNKNOWN and doubt <= chosen["doubt_above"])
             pseudo_labels.append(UNLABELED if vetoed else label)

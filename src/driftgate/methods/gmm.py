@@ -42,14 +42,8 @@ from driftgate.models.normalization import (
 from driftgate.models.passes import Passes
 from driftgate.models.source_model import ModelOutput, SourceModel
 from driftgate.novelty.calm import CalmPast, mixture_shift
-from driftgate.novelty.gate import (
-    TIES,
-    Gate,
-    make_gate,
-    predict_label,
-    pseudo_label,
-    spare_certain,
-)
+from driftgate.novelty.gate import TIES, Gate, make_gate, predict_label, pseudo_label, spare_certain
+from driftgate.novelty.need import follow_doubt, need
 from driftgate.novelty.rejection import entropy_prediction
 from driftgate.novelty.scores import SCORES_FROM_ZERO, MixtureView, ScoreInputs, entropy, get_score
 from driftgate.novelty.share import ShareGate, share_bounds
@@ -62,10 +56,7 @@ SOURCE_THRESHOLD = 0.5
 
 
 class Assessment(NamedTuple):
-    """What a batch was found to be, and the memory that has taken it in; the method keeps it once it has learned.
-
-    ``usual`` tells whether the batch looks like those before it.
-    """
+    """What a batch was found to be, like those before it (``usual``) or not, and the memory that has taken it in."""
 
     prediction: Prediction
     mixture: StreamingGMM
@@ -83,6 +74,7 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
     settings: GMMSettings
     source_head: Tensor
     waiting: Tensor
+    doubt: Tensor
 
     def __init__(self, model: SourceModel, settings: MethodSettings) -> None:
         super().__init__(model, settings)
@@ -116,7 +108,7 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
         )
         self.calm = CalmPast()
         self.by_batch = self._statistics_by_training()
-        self.keep(source_head=self._copy_head(), waiting=torch.zeros(0, *model.spec.shape))
+        self.keep(source_head=self._copy_head(), waiting=torch.zeros(0, *model.spec.shape), doubt=torch.zeros(2))
 
     def build_networks(self) -> None:
         size = self.model.spec.feature_dim
@@ -206,11 +198,15 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
         if not teaches:
             prediction = taught_nothing(prediction)
         self._tell(prediction)
+        doubt = self.doubt
         if teaches:
             view, unseen = self._second_view(passes, images, prediction.pseudo_labels)
             losses = self._losses(output.logits, reduced, view, prediction.pseudo_labels, mixture.means)
+            if (above := self.settings.doubt_above) > 0:
+                doubt = follow_doubt(doubt, entropy(self._source_logs(output)), above)
+                losses = {name: need(doubt) * loss for name, loss in losses.items()}
             prediction = replace(prediction, losses=self._learn(passes, losses, unseen))
-        self.mixture, self.gate, self.calm = mixture, gate, calm
+        self.mixture, self.gate, self.calm, self.doubt = mixture, gate, calm, doubt
         self.by_batch = int(by_batch)
         return prediction
 
@@ -331,10 +327,7 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
         vetoed = torch.zeros_like(labels, dtype=torch.bool)
         if not self._asks_source:
             return vetoed
-        logits = output.logits.detach()
-        if len(self.source_head):
-            logits = F.linear(output.features.detach(), self.source_head[:, :-1], self.source_head[:, -1])
-        logs = logits.log_softmax(dim=1)
+        logs = self._source_logs(output)
         if self.settings.veto_below > 0:
             believed = logs.gather(1, labels.clamp_min(0)[:, None])[:, 0].exp()
             vetoed = (labels >= 0) & (believed <= self.settings.veto_below)
@@ -342,6 +335,13 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
             sure = (entropy(logs) <= self.settings.doubt_above).to(labels.device)
             vetoed = vetoed | ((labels == UNKNOWN) & sure)
         return vetoed
+
+    def _source_logs(self, output: ModelOutput) -> Tensor:
+        """(N, C) log-probabilities that the classifier as it came gives the features as they are."""
+        logits = output.logits.detach()
+        if len(self.source_head):
+            logits = F.linear(output.features.detach(), self.source_head[:, :-1], self.source_head[:, -1])
+        return logits.log_softmax(dim=1)
 
     @property
     def _asks_source(self) -> bool:

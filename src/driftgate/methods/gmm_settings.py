@@ -66,6 +66,7 @@ class GMMSettings(GradientSettings):
         doubt_above: a sample is taught to be unknown only where the classifier as it came is in doubt too, the
             normalised entropy of its prediction above this (what source-only rejects); or a good classifier whose
             stream holds nothing new is unlearned by the half that the gate takes for unknown. 0 for always.
+            The less of the stream it doubts, below a quarter, the weaker that teaches; see ``driftgate.novelty.need``.
         skip_unusual: predict batches that look like none before, but do not learn from them; see ``CalmPast``.
         second_view: ``full``; at ``half`` the height and width; ``none`` compares the images with each other alone.
         min_sure: a batch teaches only where at least this share of it has a label, class or unknown.
