@@ -86,7 +86,7 @@ class GMMByHand:
         # Who doubts less than a quarter of the stream is at home in it, and learns the less.
         share = sum(doubt > self.settings["doubt_above"] for doubt in self.doubts) / len(images)
         self.shares.append(0.9 * self.shares[-1] + 0.1 * share if self.shares and max(self.shares) > 0 else share)
-        need = min(1.0, max(self.shares) / 0.25)
+        need = min(1.0, max(0.2, max(self.shares) / 0.25))
         terms = self.settings["contrastive_weight"] * contrastive + self.settings["kl_weight"] * confident
         self.learn(need * terms)
         return answer

@@ -13,6 +13,9 @@ from torch import Tensor
 AT_HOME = 0.25
 """Share of samples in doubt from which on a stream teaches at the full rate; below it in proportion."""
 
+LEAST = 0.2
+"""Factor of the loss where nothing is in doubt: a network may be sure and wrong, so that it never stops learning."""
+
 RATE = 0.1
 """How fast the share follows the stream."""
 
@@ -28,5 +31,5 @@ def follow_doubt(doubt: Tensor, entropies: Tensor, above: float) -> Tensor:
 
 
 def need(doubt: Tensor) -> Tensor:
-    """(2,) -> () from 0 to 1: the factor of the loss."""
-    return (doubt[1] / AT_HOME).clamp(max=1.0)
+    """(2,) -> () from ``LEAST`` to 1: the factor of the loss."""
+    return (doubt[1] / AT_HOME).clamp(LEAST, 1.0)
