@@ -41,8 +41,8 @@ from driftgate.models import SourceModel
 from driftgate.serve.decode import Pixels, decode
 
 CONNECTIONS = 16
-WARM = 17
-"""Batches that are not counted: the first are slower, and single samples are learned from sixteen at a time."""
+WARM = 40
+"""Batches that are not counted: the first are slower, and single samples wait until enough are together."""
 SERVICES = {
     "bare network": ["--method", "source-only"],
     "learning off": ["--method", "gmm"],
