@@ -42,7 +42,7 @@ from driftgate.serve.decode import Pixels, decode
 
 CONNECTIONS = 16
 WARM = 40
-"""Batches that are not counted: the first are slower, and single samples are learned from once enough are together."""
+"""Batches that are not counted: the first are slower, and single samples wait until enough are together."""
 SERVICES = {
     "bare network": ["--method", "source-only"],
     "learning off": ["--method", "gmm"],

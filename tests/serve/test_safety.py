@@ -154,6 +154,16 @@ def test_a_flood_of_tiny_requests_is_bounded(tmp_path: Path, monkeypatch: pytest
         assert client.post("/v1/classify", files={"images": picture(0)}).status_code == 200
 
 
+def test_whoever_is_not_answered_in_time_is_told_to_come_back(tmp_path: Path) -> None:
+    with running(tmp_path, answer_seconds=0.2) as (service, client):
+        go_on = threading.Event()
+        service.engine.run(lambda: go_on.wait(timeout=120))
+        for path in ("/v1/classify", "/v1/freeze"):
+            late = client.post(path, files={"images": picture(0)}) if path == "/v1/classify" else client.post(path)
+            assert late.status_code == 503 and late.headers["retry-after"] == "1"
+        go_on.set()
+
+
 def test_more_than_the_queue_holds_is_refused_with_a_time_to_come_back(tmp_path: Path) -> None:
     with running(tmp_path, engine=EngineSettings(queue_size=16, max_delay=0.0)) as (service, client):
         go_on = threading.Event()

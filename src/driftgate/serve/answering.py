@@ -90,9 +90,9 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(DriftgateError)
     async def mistaken(request: Request, error: DriftgateError) -> Response:
-        if isinstance(error.__cause__, OSError):
-            return await full(request, error)
         status = {QueueFull: 429, EngineStopped: 503, TooBusy: 503}.get(type(error), 422)
+        if status == 422 and isinstance(error.__cause__, OSError):
+            return await full(request, error)
         return JSONResponse({"error": str(error)}, status, {"Retry-After": "1"} if status != 422 else None)
 
     @app.exception_handler(OSError)
