@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
 from driftgate.metrics import DEFINITIONS, HScore, OnlineAccuracy, best_threshold, harmonic_mean, novelty_auroc
-from driftgate.types import UNKNOWN
+from driftgate.types import UNKNOWN, DriftgateError
 
 SHARED = (1, 3, 4)  # not the first ones: a slice [:shared] would count the wrong classes
 
@@ -186,3 +186,13 @@ def test_every_number_of_the_metrics_has_its_definition() -> None:
     metric.update(torch.tensor([1]), torch.tensor([1]))
     assert set(metric.compute()) <= set(DEFINITIONS)
     assert {"accuracy", "auroc", "best_threshold_score"} <= set(DEFINITIONS)
+
+
+@pytest.mark.parametrize("metric", [HScore(SHARED), OnlineAccuracy()])
+@pytest.mark.parametrize("targets", [torch.tensor([1]), torch.tensor([1, 1]), torch.tensor([[1, 1, 1]])])
+def test_predictions_of_other_samples_are_refused_and_nothing_is_counted(
+    metric: HScore | OnlineAccuracy, targets: torch.Tensor
+) -> None:
+    with pytest.raises(DriftgateError, match=r"Expected a prediction for each target, .* got \(3,\) and"):
+        metric.update(torch.tensor([1, 1, 1]), targets)
+    assert int(metric.total.sum()) == 0

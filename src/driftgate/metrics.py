@@ -12,7 +12,7 @@ from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.functional.classification import binary_auroc
 
-from driftgate.types import UNKNOWN
+from driftgate.types import UNKNOWN, DriftgateError
 
 DEFINITIONS = {
     "accuracy": "share of all samples predicted as their class; a rejected sample is wrong (used for PDA)",
@@ -46,6 +46,7 @@ class HScore(Metric):
         self.add_state("total", torch.zeros(size, dtype=torch.int64), dist_reduce_fx="sum")
 
     def update(self, predictions: Tensor, targets: Tensor) -> None:
+        check_pairs(predictions, targets)
         columns = torch.cat([self.shared_classes, torch.tensor([UNKNOWN])])
         belongs = targets[:, None] == columns
         self.total += belongs.sum(dim=0)
@@ -76,11 +77,21 @@ class OnlineAccuracy(Metric):
         self.add_state("total", torch.tensor(0), dist_reduce_fx="sum")
 
     def update(self, predictions: Tensor, targets: Tensor) -> None:
+        check_pairs(predictions, targets)
         self.correct += (predictions == targets).sum()
         self.total += len(targets)
 
     def compute(self) -> Tensor:
         return self.correct.double() / self.total
+
+
+def check_pairs(predictions: Tensor, targets: Tensor) -> None:
+    """Refuse predictions and targets that are not one for one: broadcast, they would count what nobody predicted."""
+    if predictions.ndim != 1 or predictions.shape != targets.shape:
+        raise DriftgateError(
+            f"Expected a prediction for each target, both of shape (N,), but got {tuple(predictions.shape)} and "
+            f"{tuple(targets.shape)}; pass the labels of the same samples."
+        )
 
 
 def harmonic_mean(first: Tensor, second: Tensor) -> Tensor:

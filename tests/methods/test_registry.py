@@ -42,8 +42,8 @@ def forget() -> Iterator[None]:
 def test_every_method_is_found_by_its_name_and_no_other() -> None:
     for name, method in driftgate.available().items():
         assert get_method(name) is method and method.name == name
-    with pytest.raises(DriftgateError, match=r"Expected a method out of adacontrast, .*, tent but got 'gnn'"):
-        driftgate.create("gnn", small_model())
+    with pytest.raises(DriftgateError, match=r"method out of adacontrast, .*, tent but got 'gm'; did you mean gmm\?"):
+        driftgate.create("gm", small_model())
 
 
 def test_what_the_methods_say_of_themselves() -> None:

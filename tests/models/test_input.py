@@ -224,12 +224,12 @@ def test_what_would_be_misread_is_refused_in_one_line(spec: InputSpec, batch: An
         ({"input_size": 224}, r"\(height, width\) of pictures, or \(D,\) for rows"),
         ({"input_size": (3, 224, 224)}, r"\(height, width\) of pictures"),
         ({"input_size": (0, 8)}, "positive"),
-        ({"input_size": (8, 8), "mean": (0.5, 0.5)}, "1 number or 3"),
-        ({"input_size": (5,), "std": (1.0, 1.0, 1.0)}, "1 number or 5"),
+        ({"input_size": (8, 8), "mean": (0.5, 0.5)}, "expected 1 or 3 numbers"),
+        ({"input_size": (5,), "std": (1.0, 1.0, 1.0)}, "expected 1 or 5 numbers"),
         ({"input_size": (8, 8), "std": (0.0,)}, "positive"),
         ({"input_size": (8, 8), "pixel_range": (1.0, 0.0)}, "lowest, highest"),
-        ({"input_size": (8, 8), "colour": "red"}, "colour is wrong"),
-        ({"input_size": (8, 8), "resize": {"crop": 1.5}}, "resize is wrong"),
+        ({"input_size": (8, 8), "colour": "red"}, "no property of a model .colour., expected one of"),
+        ({"input_size": (8, 8), "resize": {"crop": 1.5}}, "resize.crop: .*, got 1.5"),
     ],
 )
 def test_a_spec_that_is_none_is_refused(fields: dict[str, Any], message: str) -> None:

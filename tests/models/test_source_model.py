@@ -115,12 +115,18 @@ def test_a_model_of_another_spec_is_refused(tmp_path, model):
 
 
 @pytest.mark.parametrize(
-    "change",
-    [{"class_names": []}, {"class_names": ["cat", "cat"]}, {"std": [0.3, 0.3, 0.0]}, {"colour": "red"}],
+    ("change", "wrong"),
+    [
+        ({"class_names": []}, "class_names: .*at least 1"),
+        ({"class_names": ["cat", "cat"]}, "must differ"),
+        ({"std": [0.3, 0.3, 0.0]}, r"positive, got \(0.3, 0.3, 0.0\)"),
+        ({"mean": [0.3, 0.3]}, "1 or 3 numbers as mean and std, got 2 and [13]"),
+        ({"colour": "red"}, "no property of a model 'colour', expected one of input_size, channels"),
+    ],
 )
-def test_a_spec_that_is_none_is_refused(model, change):
+def test_a_spec_that_is_none_is_refused(model, change, wrong):
     spec = model.spec.model_dump(mode="json") | change
-    with pytest.raises(DriftgateError, match="Expected the spec of a model"):
+    with pytest.raises(DriftgateError, match=f"Expected a model's properties but .*{wrong}"):
         SourceModel.from_spec(spec)
 
 

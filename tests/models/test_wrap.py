@@ -349,7 +349,7 @@ BAD: list[tuple[Any, dict[str, Any], str]] = [
     (sequential(), {"head": "5"}, "outputs of the layer '5' but they are made of more"),
     (sequential(), {"input_size": (1, 1)}, "takes images of shape .* but it failed"),
     (sequential(), {"channels": 1}, "but it failed.*channels="),
-    (sequential(), {"colour": "red"}, "colour is wrong"),
+    (sequential(), {"colour": "red"}, "no property of a model .colour., expected one of"),
     (convolutional(), {}, r"last layer is the convolution '2', which makes maps \(N, C, H, W\).*nn.AdaptiveAvgPool2d"),
     (nn.Flatten(), {}, "Flatten has none; say which layer"),
     (nn.Sequential(sequential(), nn.Softmax(dim=1)), {}, "ends in a softmax; return what goes into it"),

@@ -149,3 +149,8 @@ def test_views_come_back_with_a_saved_method(tmp_path: object) -> None:
         driftgate.load(path, model=model())
     again = driftgate.load(path, model=model(), views=own.views.weak)
     assert torch.equal(again.views.weak(rows(2), seeded(0)), rows(2) + 1.0)
+
+
+def test_a_view_that_cannot_be_called_is_refused_before_the_first_batch() -> None:
+    with pytest.raises(DriftgateError, match=r"inputs and a torch.Generator .* `def views\(inputs, generator\)`"):
+        driftgate.create("gmm", model(), views=lambda inputs: inputs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Iterable
+from difflib import get_close_matches
 from functools import cache
 from importlib import metadata
 from typing import Any, TypeVar
@@ -58,9 +59,12 @@ def available() -> dict[str, type[Method]]:
 def get_method(name: str) -> type[Method]:
     """The class of the method of that name."""
     if name not in KNOWN and name not in available():
+        near = get_close_matches(name, available(), n=1)
         raise DriftgateError(
-            f"Expected a method out of {', '.join(available())} but got {name!r}; one of your own is known once its "
-            f"module is imported (--import my_module), or by an entry point of the group {GROUP!r}."
+            f"Expected a method out of {', '.join(available())} but got {name!r}; "
+            + (f"did you mean {near[0]}? One" if near else "one")
+            + " of your own is known once its module is imported (--import my_module), or by an entry point of the "
+            f"group {GROUP!r}."
         )
     return KNOWN[name]
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from driftgate.models.pictures import to_grey, to_rgb, upright
+from driftgate.text import problems
 from driftgate.types import UNKNOWN, UNLABELED, DriftgateError
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -91,12 +92,13 @@ class InputSpec(BaseModel):
     @model_validator(mode="after")
     def _check_input(self) -> InputSpec:
         if min(self.std, default=0.0) <= 0 or min(self.input_size) < 1:
-            raise ValueError("std and input_size must be positive")
+            raise ValueError(f"std and input_size must be positive, got {self.std} and {self.input_size}")
         if len(self.input_size) == 2 and max(self.input_size) > LARGEST_SIDE:
             raise ValueError(f"pictures may have sides of at most {LARGEST_SIDE} pixels")
         sizes = (1, self.shape[0])
         if len(self.mean) not in sizes or len(self.std) not in sizes:
-            raise ValueError(f"mean and std must have 1 number or {self.shape[0]}")
+            wanted = " or ".join(map(str, sorted(set(sizes))))
+            raise ValueError(f"expected {wanted} numbers as mean and std, got {len(self.mean)} and {len(self.std)}")
         if not self.pixel_range[0] < self.pixel_range[1]:
             raise ValueError("pixel_range must be (lowest, highest)")
         return self
@@ -109,11 +111,10 @@ class InputSpec(BaseModel):
         try:
             return cls(**spec)  # type: ignore[arg-type]
         except (ValidationError, TypeError) as error:
-            first = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": str(error)}
-            field = str(first["loc"][0]) if first["loc"] else "it"
-            raise DriftgateError(
-                f"Expected the spec of a model but {field} is wrong: {first['msg']}; mend it."
-            ) from error
+            wrong = str(error)
+            if isinstance(error, ValidationError):
+                wrong = problems(error, lambda _: cls.model_fields, "property of a model")
+            raise DriftgateError(f"Expected a model's properties but {wrong}; give them so.") from error
 
     @property
     def kind(self) -> Literal["images", "rows"]:

@@ -199,7 +199,7 @@ class SourceModel(nn.Module):
         if spec.backbone == CUSTOM_BACKBONE:
             raise DriftgateError(
                 "Expected a model for a checkpoint with your own backbone; build the network and pass it as `model`, "
-                "wrapped as it was."
+                "as it was before driftgate.wrap or wrapped in the same way."
             )
         with DrawFrom(seeded(0)):
             backbone = build_backbone(spec.backbone, input_size=spec.image_size, weights=UNTRAINED).module

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Protocol
 
@@ -86,6 +87,15 @@ def choose_views(choice: ViewsChoice, spec: InputSpec) -> Views:
             )
         return KINDS[name](spec)
     if callable(name):
+        try:
+            inspect.signature(name).bind("inputs", "generator")
+        except TypeError as error:
+            raise DriftgateError(
+                f"Expected views= as a function of two, the inputs and a torch.Generator to draw from, but {error}; "
+                "write it as `def views(inputs, generator)`."
+            ) from error
+        except ValueError:  # a built-in function that does not tell
+            pass
         return OwnViews(name)
     raise DriftgateError(
         f"Expected views as a name or a function of inputs and generator but got {choice!r}; give one of these."

@@ -232,7 +232,7 @@ def open_dataset(
             f"Expected a data set out of {', '.join(DATASETS)} but got {name!r}; for a tree of your own, name folder."
         )
     if root is None:
-        raise DriftgateError(f"Expected the folder of {name} but got none; give --root.")
+        raise DriftgateError(f"Expected a folder with the data ({name}) but got none; give --root.")
     return FileData(name, Path(root), RECIPES.get(name), allow_outside=allow_outside, max_pixels=max_pixels)
 
 

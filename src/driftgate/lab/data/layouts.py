@@ -100,7 +100,7 @@ def find_places(
     """The folder that holds the domains (``root``, or one of the usual folders inside it), and each domain's place."""
     if not root.is_dir():
         found = "is a file" if root.exists() else "does not exist"
-        raise DriftgateError(f"Expected the folder of {name} but {root} {found}; give its path with --root.")
+        raise DriftgateError(f"Expected a folder with the data ({name}) but {root} {found}; give its path with --root.")
     candidates = [root] if recipe is None else _candidates(root, recipe, skipped)
     for base in candidates:
         places = _places(base, recipe, skipped)
