@@ -137,7 +137,7 @@ def test_the_source_copy_never_moves_and_can_be_left_out() -> None:
     assert method.source is not None and without.source is None
     source = small_model().state_dict()
     assert all(torch.equal(tensor, source[name]) for name, tensor in method.source.tensors.items())
-    network, mixture = small_model().num_bytes, 4 * NUM_CLASSES * (16 + 16 * 17 // 2 + 1) + 24 + 96
+    network, mixture = small_model().num_bytes, 4 * NUM_CLASSES * (16 + 16 * 17 // 2 + 1) + 24 + 112
     assert method.num_bytes == 2 * network + mixture
     assert without.num_bytes == network + mixture
 

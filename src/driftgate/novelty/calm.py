@@ -3,6 +3,9 @@
 Four numbers describe a batch: how far its mean lies from the stream's, how undecided the mixture is, how many different
 classes are predicted, and how far its features spread. Each is compared with its running mean over the batches that
 taught. A batch whose samples are copies of each other never teaches.
+
+Doubt that rises by less than that, but stays, is unusual too: a flood of new classes where novelty separates poorly, or
+a network that learns to be undecided. Its rises are summed up (the CUSUM of Page, 1954).
 """
 
 from __future__ import annotations
@@ -42,6 +45,14 @@ by its own spread."""
 
 PATIENCE = 500
 """After so many unusual batches in a row they are the stream, and the past begins anew."""
+
+SLOW = 10
+"""Batches that the level looks back on from which rises of doubt are summed: slower than ``LEVEL``, or the level would
+rise with it."""
+
+ALLOWED_RISE, LARGEST_RISE = 1.0, 4.0
+"""In deviations of doubt: what a batch may lie above the slow level without adding to the sum, and the sum from which a
+batch is unusual. It goes no higher than one more, so that a calm batch or two end it."""
 
 FEWEST_DIFFERENT = 0.5
 """Share of a batch's samples that must differ from each other."""
@@ -87,14 +98,16 @@ def different_share(features: Tensor) -> Tensor:
 class CalmPast(State):
     """The level of what batches look like, and the usual squared deviation from it.
 
-    ``accept`` says whether a batch may teach; only those that may are taken in. State: 4 means, 4 variances and two
-    counters.
+    ``accept`` says whether a batch may teach; only those that may are taken in. State: 4 means, 4 variances, the slow
+    level of doubt, the sum of its rises, and two counters.
     """
 
-    at_least_zero: ClassVar[frozenset[str]] = frozenset({"variance", "taught", "refused"})
+    at_least_zero: ClassVar[frozenset[str]] = frozenset({"variance", "rise", "taught", "refused"})
     in_float64: ClassVar[bool] = True
     mean: Tensor
     variance: Tensor
+    usual_doubt: Tensor
+    rise: Tensor
     taught: Tensor
     refused: Tensor
 
@@ -106,6 +119,8 @@ class CalmPast(State):
         self.keep(
             mean=torch.zeros(4, dtype=torch.float64),
             variance=torch.zeros(4, dtype=torch.float64),
+            usual_doubt=torch.zeros((), dtype=torch.float64),
+            rise=torch.zeros((), dtype=torch.float64),
             taught=torch.zeros((), dtype=torch.int64),
             refused=torch.zeros((), dtype=torch.int64),
         )
@@ -122,13 +137,23 @@ class CalmPast(State):
         away = facts - self.mean
         distance = torch.cat([away[:1], away[1:].abs()])  # nearer to the stream's mean is no reason for doubt
         has_past = (self.taught >= FIRST) & (self.refused < PATIENCE)
-        usual = (different_share(features) >= FEWEST_DIFFERENT) & ~(has_past & (distance > allowed).any())
+        rise = torch.where(has_past, self._summed_rise(facts[1]), 0.0)
+        far = (distance > allowed).any() | (rise > LARGEST_RISE)
+        usual = (different_share(features) >= FEWEST_DIFFERENT) & ~(has_past & far)
 
         taught = torch.where(self.refused >= PATIENCE, 0, self.taught)
         # The first batch has nothing to deviate from.
         moved = torch.where(taught > 0, (away.square() - self.variance) / taught.clamp(1, PAST), 0.0)
         self.variance = torch.where(usual, self.variance + moved, self.variance)
         self.mean = torch.where(usual, self.mean + away / (taught + 1).clamp(max=LEVEL), self.mean)
+        slower = self.usual_doubt + (facts[1] - self.usual_doubt) / (taught + 1).clamp(max=SLOW)
+        self.usual_doubt, self.rise = torch.where(usual, slower, self.usual_doubt), rise
         self.taught = torch.where(usual, taught + 1, self.taught)
         self.refused = torch.where(usual, 0, self.refused + 1)
         return usual
+
+    def _summed_rise(self, doubt: Tensor) -> Tensor:
+        """(): the sum of the rises of doubt over its slow level, with this batch; in deviations, less the allowed."""
+        deviation = self.variance[1].sqrt().clamp_min(SMALLEST_CHANGE[1] / DEVIATIONS)
+        rise = self.rise + (doubt - self.usual_doubt) / deviation - ALLOWED_RISE
+        return rise.clamp(0.0, LARGEST_RISE + 1.0)
