@@ -135,24 +135,33 @@ def notebook_page(path: Path) -> tuple[str, dict[str, bytes]]:
     notebook = nbformat.read(path, as_version=4)
     parts: list[str] = []
     pictures: dict[str, bytes] = {}
+    said = path.stem
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
             parts.append(cell.source)
+            said = first_sentence(cell.source)
         elif cell.cell_type == "code":
             parts.append(f"```python\n{cell.source}\n```")
-            parts.extend(_output(output, path.stem, pictures) for output in cell.outputs)
+            parts.extend(_output(output, path.stem, pictures, said) for output in cell.outputs)
     where = path.relative_to(ROOT).as_posix()
     parts.insert(1, f"*This page is a notebook: `{where}`. `make docs-test` runs it anew.*")
     return "\n\n".join(part for part in parts if part) + "\n", pictures
 
 
-def _output(output: Any, stem: str, pictures: dict[str, bytes]) -> str:
+def first_sentence(text: str) -> str:
+    """Of the text above a picture, for those who do not see it; headings, links and code without their marks."""
+    words = re.sub(r"^#.*$", "", text, flags=re.MULTILINE).strip() or text
+    plain = re.sub(r"[#*`]|\[([^\]]*)\]\([^)]*\)", lambda found: found[1] or "", words)
+    return " ".join(re.split(r"(?<=[.:?])\s", plain.strip(), maxsplit=1)[0].replace("]", ")").replace("[", "(").split())
+
+
+def _output(output: Any, stem: str, pictures: dict[str, bytes], said: str) -> str:
     data = output.get("data", {})
     for kind, suffix in PICTURES.items():
         if kind in data:
             name = f"{stem}_{len(pictures) + 1}.{suffix}"
             pictures[name] = base64.b64decode(data[kind]) if suffix == "png" else data[kind].encode()
-            return f"![{data.get('text/plain', 'Figure').strip('<>')}]({name})"
+            return f"![{said}]({name})"
     if "text/markdown" in data:
         return str(data["text/markdown"])
     text = output.get("text") or data.get("text/plain", "")

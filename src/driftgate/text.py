@@ -29,7 +29,11 @@ def problems(error: ValidationError, known: Callable[[str], Iterable[str]] | Non
     For whoever reads it the sentence goes on with what to do.
     """
     parts = []
-    for item in error.errors():
+    found = error.errors()
+    for item in found:
+        # A list is too short for pydantic if its items were wrong, which is said already.
+        if item["type"] == "too_short" and any(other["loc"][:-1] == item["loc"] for other in found):
+            continue
         place = ".".join(map(str, item["loc"]))
         if item["type"] == "missing":
             parts.append(f"{place!r} is missing")

@@ -176,7 +176,7 @@ def test_a_suite_of_ones_own(tmp_path: Path) -> None:
         ({"methods": 5}, "methods: expected one or a list of them, got 5"),
         ({"methods": ["gmm", "gmm"]}, "each method once but gmm"),
         ({"methods": [{"name": "gmm", "settings": {"seed": 3}}]}, "a method's seed is the run's"),
-        ({"shifts": ["XDA"]}, "shifts.0: .*got 'XDA'"),
+        ({"shifts": ["XDA"]}, "shifts.0: .*got 'XDA'; mend"),
         ({"seeds": [1, 1]}, "each seed once"),
         ({"seeds": [-1]}, "seeds from 0 on"),
         ({"seeds": 0}, "seeds"),
