@@ -35,8 +35,8 @@ from driftgate.rng import seeded
 from driftgate.shifts import ClassSplit, Shift
 from driftgate.types import UNKNOWN, DivergedError
 
-BEFORE, AFTER, HOSTILE = 200, 30, 60
-"""Clean batches before and after an episode; and those its pictures are drawn from."""
+AFTER, HOSTILE = 30, 60
+"""Clean batches after an episode; and those its pictures are drawn from."""
 
 KINDS = ("only unknown", "one class", "black", "noise", "upside down")
 MORE_KINDS = ("copies", "mixed")
@@ -110,7 +110,7 @@ def compare(
     settings: dict[str, Any],
 ) -> None:
     """Print a row for each episode, a kind and a length."""
-    before, after, other = clean[:BEFORE], clean[BEFORE : BEFORE + AFTER], clean[BEFORE + AFTER :]
+    before, after, other = clean[: -AFTER - HOSTILE], clean[-AFTER - HOSTILE : -HOSTILE], clean[-HOSTILE:]
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         guard = Guard(create(name, source.clone(), **settings), folder, keep=100)
@@ -156,6 +156,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kinds", default=",".join(KINDS), help=f"and there are {', '.join(MORE_KINDS)}")
     parser.add_argument("--batches", default="60", help="lengths of the episodes, like 60,300")
+    parser.add_argument("--before", type=int, default=200, help="clean batches before an episode")
     parser.add_argument("--calm", type=int, help="batches of a stream without an episode")
     parser.add_argument("--model", type=Path, help="a source model of these digits; trained if there is none")
     parser.add_argument("--set", action="append", default=[], help="a setting of the methods, like skip_unusual=false")
@@ -173,7 +174,7 @@ def main() -> None:
             batch_size=BATCH_SIZE,
             seed=chosen.seed,
             workers=0,
-            limit=BATCH_SIZE * (chosen.calm or BEFORE + AFTER + HOSTILE),
+            limit=BATCH_SIZE * (chosen.calm or chosen.before + AFTER + HOSTILE),
         )
         if chosen.calm:
             print("| method | looks | alarms | at |\n|---|---|---|---|")
