@@ -118,11 +118,12 @@ def test_level_and_deviation_by_hand() -> None:
 
 def test_doubt_that_rises_a_little_and_stays_is_unusual_until_it_is_gone() -> None:
     past = calm_past(60)
-    level, deviation = float(past.usual_doubt), max(float(past.variance[1]) ** 0.5, SMALLEST_CHANGE[1] / DEVIATIONS)
+    past.usual_doubt.copy_(past.mean[1])
+    level, deviation = float(past.mean[1]), max(float(past.variance[1]) ** 0.5, SMALLEST_CHANGE[1] / DEVIATIONS)
     _, scores, features, shift = batch(0)
 
     def doubting(rise: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """A batch whose doubt lies so many deviations above the slow level."""
+        """A batch whose doubt lies so many deviations above the level."""
         doubt = torch.full((SAMPLES,), level + rise * deviation, dtype=torch.float64)
         return likelihoods(doubt), scores, features, shift
 
@@ -146,13 +147,13 @@ def test_the_sum_of_rises_by_hand() -> None:
         facts = batch(step, novelty=0.4 + 0.1 * math.sin(step))
         value = float(describe_batch(*facts)[1])
         deviation = max(math.sqrt(spread), 0.025)
-        summed = min(max(summed + (value - slow) / deviation - 1.0, 0.0), 5.0) if step >= 10 else 0.0
+        summed = min(max(summed + (value - min(level, slow)) / deviation - 1.0, 0.0), 5.0) if step >= 10 else 0.0
         assert past.accept(*facts)
         assert float(past.rise) == pytest.approx(summed, abs=1e-9)
         if step > 0:
             spread += ((value - level) ** 2 - spread) / min(step, 15)
         level += (value - level) / min(step + 1, 4)
-        slow += (value - slow) / min(step + 1, 10)
+        slow += (value - slow) / min(step + 1, 20)
         assert float(past.usual_doubt) == pytest.approx(slow, abs=1e-9)
 
 

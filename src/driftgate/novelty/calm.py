@@ -46,12 +46,12 @@ by its own spread."""
 PATIENCE = 500
 """After so many unusual batches in a row they are the stream, and the past begins anew."""
 
-SLOW = 10
-"""Batches that the level looks back on from which rises of doubt are summed: slower than ``LEVEL``, or the level would
-rise with it."""
+SLOW = 20
+"""Batches that the slow level of doubt looks back on. Rises are summed from the lower one of both levels: the fast one
+rises with the doubt, the slow one stays behind where a network that learns doubts less and less."""
 
 ALLOWED_RISE, LARGEST_RISE = 1.0, 4.0
-"""In deviations of doubt: what a batch may lie above the slow level without adding to the sum, and the sum from which a
+"""In deviations of doubt: what a batch may lie above its level without adding to the sum, and the sum from which a
 batch is unusual. It goes no higher than one more, so that a calm batch or two end it."""
 
 FEWEST_DIFFERENT = 0.5
@@ -153,7 +153,7 @@ class CalmPast(State):
         return usual
 
     def _summed_rise(self, doubt: Tensor) -> Tensor:
-        """(): the sum of the rises of doubt over its slow level, with this batch; in deviations, less the allowed."""
+        """(): the sum of the rises of doubt over its level, with this batch; in deviations, less the allowed."""
         deviation = self.variance[1].sqrt().clamp_min(SMALLEST_CHANGE[1] / DEVIATIONS)
-        rise = self.rise + (doubt - self.usual_doubt) / deviation - ALLOWED_RISE
+        rise = self.rise + (doubt - torch.minimum(self.usual_doubt, self.mean[1])) / deviation - ALLOWED_RISE
         return rise.clamp(0.0, LARGEST_RISE + 1.0)
