@@ -48,7 +48,9 @@ def test_a_bad_stretch_is_undone_and_waited_for(tmp_path: Path) -> None:
         guard.step(images)
         if guard.mode == "slow":
             assert [group["lr"] for group in method.optimizer.param_groups] == pytest.approx([0.1 * r for r in rates])
-    assert [event.kind for event in guard.events if event.kind != "snapshot"][2:] == ["slow", "learning"]
+    told = [event for event in guard.events if event.kind != "snapshot"][2:]
+    assert [event.kind for event in told] == ["slow", "learning"]
+    assert told[0].reason == f"the last {guard.settings.settle} looks were like those before the alarm"
     assert [group["lr"] for group in method.optimizer.param_groups] == rates
 
 

@@ -327,7 +327,7 @@ class Guard:
         self._calm_looks = self._calm_looks + 1 if calm else 0
         if self._calm_looks >= self.settings.settle:
             self._enter("slow")
-            self._tell("slow", f"the last {self._calm_looks} looks were like those before the alarm")
+            self._tell("slow", f"the last {self.settings.settle} looks were like those before the alarm")
         elif self._look - self._mode_since >= self.settings.patience:
             self._tests, self._first = {}, self._look + self.settings.warmup
             self._enter("slow")
