@@ -9,14 +9,7 @@ from typing import Any
 
 from driftgate.guard import Guard
 from driftgate.lab.cli.console import kibibytes, make_table, note, output, percent, print_json, progress_bars
-from driftgate.lab.cli.experiment import (
-    Choice,
-    open_split,
-    progress_file,
-    resumable,
-    source_class_names,
-    split_names,
-)
+from driftgate.lab.cli.experiment import Choice, open_split, progress_file, resumable, source_class_names, split_names
 from driftgate.lab.cli.options import DataOptions, RunOptions, StreamOptions
 from driftgate.lab.data.orders import StreamShare
 from driftgate.lab.data.streams import DomainStream

@@ -21,13 +21,11 @@ if TYPE_CHECKING:
 def cost(
     *,
     chosen: options.MethodOptions,
-    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Samples of a step.")] = 64,
-    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Steps of each effort that are timed.")] = 4,
-    budget_seconds: Annotated[
-        float | None, typer.Option("--budget-seconds", min=0.0, help="That a batch may take on average.")
-    ] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Samples of a step.")] = 64,
+    rounds: Annotated[int, typer.Option(min=1, help="Steps of each effort that are timed.")] = 4,
+    budget_seconds: Annotated[float | None, typer.Option(min=0.0, help="That a batch may take on average.")] = None,
     budget_mib: Annotated[
-        float | None, typer.Option("--budget-mib", min=0.0, help="Memory a step may need beyond the loaded model.")
+        float | None, typer.Option(min=0.0, help="Memory a step may need beyond the loaded model.")
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:

@@ -22,11 +22,10 @@ MOST_SAMPLES = 256
 def export(
     *,
     file: Annotated[Path, typer.Argument(help="An adapted method, as adapt --save wrote it.")],
-    to: Annotated[str, typer.Option("--to", help="onnx, torchscript or torch (an exported program).")] = "onnx",
-    out: Annotated[Path | None, typer.Option("--out", help="File to write; beside the method if left out.")] = None,
+    to: Annotated[str, typer.Option(help="onnx, torchscript or torch (an exported program).")] = "onnx",
+    out: Annotated[Path | None, typer.Option(help="File to write; beside the method if left out.")] = None,
     sample: Annotated[
-        Path | None,
-        typer.Option("--sample", help="Folder of pictures of the stream: tells how often file and method agree."),
+        Path | None, typer.Option(help="Folder of pictures of the stream: tells how often file and method agree.")
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:

@@ -20,8 +20,8 @@ def methods(
     name: Annotated[str | None, typer.Argument(help="A method, to list all its settings with their meaning.")] = None,
     *,
     imports: options.Imports = None,
-    classes: Annotated[int, typer.Option("--classes", min=1, help="Number of source classes for the bytes.")] = 9,
-    backbone: Annotated[str, typer.Option("--backbone", help="Network for the bytes.")] = "resnet50",
+    classes: Annotated[int, typer.Option(min=1, help="Number of source classes for the bytes.")] = 9,
+    backbone: Annotated[str, typer.Option(help="Network for the bytes.")] = "resnet50",
     as_json: options.AsJson = False,
 ) -> None:
     """List the methods: what they need, what they remember, their presets; or all settings of one.
@@ -92,16 +92,14 @@ def _method_rows(classes: int, backbone: str) -> list[dict[str, Any]]:
 @app.command(epilog="Example: [bold]driftgate memory --classes 9,200,345 --plot memory.png[/bold]")
 def memory(
     *,
-    classes: Annotated[
-        str, typer.Option("--classes", help="Numbers of source classes, separated by commas.")
-    ] = "9,200,345",
-    plot: Annotated[Path | None, typer.Option("--plot", help="Draw the paper's memory figure into this file.")] = None,
+    classes: Annotated[str, typer.Option(help="Numbers of source classes, separated by commas.")] = "9,200,345",
+    plot: Annotated[Path | None, typer.Option(help="Draw the paper's memory figure into this file.")] = None,
     measure: Annotated[
         bool, typer.Option("--measure", help="Measure the peak memory of real steps of COMET and GMM instead (Linux).")
     ] = False,
-    backbone: Annotated[str, typer.Option("--backbone", help="Network for --measure.")] = "resnet50",
-    size: Annotated[int, typer.Option("--size", min=8, help="Pixels of an image for --measure.")] = 224,
-    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Images of a step for --measure.")] = 64,
+    backbone: Annotated[str, typer.Option(help="Network for --measure.")] = "resnet50",
+    size: Annotated[int, typer.Option(min=8, help="Pixels of an image for --measure.")] = 224,
+    batch_size: Annotated[int, typer.Option(min=1, help="Images of a step for --measure.")] = 64,
     as_json: options.AsJson = False,
 ) -> None:
     """Compare what is kept across batches: the mixture, a memory queue, a mean teacher (the paper's supplement).

@@ -35,29 +35,21 @@ SaveEvery = Annotated[int, typer.Option("--save-every", min=1, help="Steps betwe
 class ServiceOptions:
     """Where it listens, to whom, and how it gathers batches."""
 
-    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1"
-    port: Annotated[int, typer.Option("--port", min=0, max=65535)] = 8000
-    allowed_host: Annotated[
-        list[str] | None, typer.Option("--allowed-host", help="Name it may be called by; repeat it for several.")
-    ] = None
-    name: Annotated[str, typer.Option("--name", help="Name of the model in paths.")] = "driftgate"
-    api_key_file: Annotated[
-        Path | None, typer.Option("--api-key-file", help="File of keys, one a line; one must come with every request.")
-    ] = None
-    images: Annotated[bool, typer.Option("--images/--no-images", help="Keep recent unknowns for the gallery.")] = True
-    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Samples of a batch at most.")] = 64
-    max_delay: Annotated[
-        float, typer.Option("--max-delay", min=0.0, help="Milliseconds a sample waits for company.")
-    ] = 20.0
-    queue_size: Annotated[int, typer.Option("--queue-size", min=1, help="Samples that may wait.")] = 1024
+    host: str = options.option("127.0.0.1", "Address to listen on.")
+    port: int = options.option(8000, min=0, max=65535)
+    allowed_host: list[str] | None = options.option(None, "Name it may be called by; repeat it for several.")
+    name: str = options.option("driftgate", "Name of the model in paths.")
+    api_key_file: Path | None = options.option(None, "File of keys, one a line; one must come with every request.")
+    images: bool = options.option(True, "Keep recent unknowns for the gallery.", "--images/--no-images")
+    batch_size: int = options.option(64, "Samples of a batch at most.", min=1)
+    max_delay: float = options.option(20.0, "Milliseconds a sample waits for company.", min=0.0)
+    queue_size: int = options.option(1024, "Samples that may wait.", min=1)
     save_every: SaveEvery = 100
-    max_body: Annotated[float, typer.Option("--max-body", min=0.001, help="Megabytes of a request.")] = 32.0
-    frozen: Annotated[bool, typer.Option("--frozen", help="Start without learning.")] = False
-    ray: Annotated[bool, typer.Option("--ray", help="Run on Ray Serve: one learner, several predictors.")] = False
-    predictors: Annotated[int, typer.Option("--predictors", min=1, help="Replicas that answer, with --ray.")] = 2
-    publish_every: Annotated[
-        int, typer.Option("--publish-every", min=1, help="Steps between two states that predictors take, with --ray.")
-    ] = 10
+    max_body: float = options.option(32.0, "Megabytes of a request.", min=0.001)
+    frozen: bool = options.option(False, "Start without learning.")
+    ray: bool = options.option(False, "Run on Ray Serve: one learner, several predictors.")
+    predictors: int = options.option(2, "Replicas that answer, with --ray.", min=1)
+    publish_every: int = options.option(10, "Steps between two states that predictors take, with --ray.", min=1)
 
     def settings(self) -> ServiceSettings:
         """What they say; warns of a door that is open to all."""

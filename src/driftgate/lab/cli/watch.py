@@ -26,10 +26,9 @@ def watch(
     chosen: options.MethodOptions,
     state: State = None,
     out: Annotated[
-        Path | None,
-        typer.Option("--out", help="File for the lines, else stdout; what it names is not asked again."),
+        Path | None, typer.Option(help="File for the lines, else stdout; what it names is not asked again.")
     ] = None,
-    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Pictures of a batch at most.")] = 64,
+    batch_size: Annotated[int, typer.Option(min=1, help="Pictures of a batch at most.")] = 64,
     save_every: SaveEvery = 100,
     idle: options.Idle = None,
     workers: options.Workers = 1,
