@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -57,12 +57,35 @@ def print_json(document: Any) -> None:
     sys.stdout.flush()  # a full disk is told of here, not when the interpreter ends
 
 
-def make_table(title: str, columns: Sequence[str], *, left: Sequence[str] = ()) -> Table:
-    """A table whose columns are right-aligned but for those named in ``left``."""
+def make_table(
+    title: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]] = (),
+    *,
+    left: Sequence[str] = (),
+    widths: Mapping[str, int | None] | None = None,
+    bold: str | None = None,
+) -> Table:
+    """A table whose columns are right-aligned but for those named in ``left``; the row that begins with ``bold`` is so.
+
+    Columns in ``widths`` may have several lines, each at most so wide.
+    """
     table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
-    for column in columns:
-        table.add_column(column, justify="left" if column in left else "right", no_wrap=True)
+    widths = widths or {}
+    for name in columns:
+        justify: Literal["left", "right"] = "left" if name in left else "right"
+        table.add_column(name, justify=justify, no_wrap=name not in widths, max_width=widths.get(name))
+    for row in rows:
+        table.add_row(*row, style="bold" if bold is not None and row[0] == bold else None)
     return table
+
+
+def print_result(document: Any, shown: RenderableType, as_json: bool) -> None:
+    """The result of a command, as JSON where that was asked for."""
+    if as_json:
+        print_json(document)
+    else:
+        output.print(shown)
 
 
 def percent(value: float | None) -> str:

@@ -47,9 +47,9 @@ def cost(
     with progress_bars() as report:
         costs = measure_efforts(
             choice.open_model,
-            choice.method,
+            chosen.method,
             batch_size=batch_size,
-            preset=choice.preset,
+            preset=chosen.preset,
             settings=choice.settings,
             imports=tuple(chosen.imports or ()),
             rounds=rounds,
@@ -58,9 +58,9 @@ def cost(
     found = choose_effort(costs, budget_seconds, budget_mib)
     if as_json:
         rows = [row.as_dict() | {"fits": row.fits(budget_seconds, budget_mib)} for row in costs]
-        print_json({"method": choice.method, "batch_size": batch_size, "costs": rows, "choice": found and found.effort})
+        print_json({"method": chosen.method, "batch_size": batch_size, "costs": rows, "choice": found and found.effort})
         return
-    _print(costs, choice.method, batch_size, budget_seconds, budget_mib)
+    _print(costs, chosen.method, batch_size, budget_seconds, budget_mib)
     if found is None:
         note("None fits; take smaller batches or pictures, or source-only, which is the inference itself.")
     elif budget_seconds is not None or budget_mib is not None:
@@ -71,16 +71,13 @@ def _print(
     costs: list[EffortCost], method: str, batch_size: int, seconds: float | None, mebibytes: float | None
 ) -> None:
     columns = ("effort", "seconds a batch", "longest", "to inference", "peak MiB", "frames a second", "fits")
-    table = make_table(f"{method}, {batch_size} samples a batch", columns, left=("effort",))
-    for row in costs:
-        table.add_row(
-            row.effort,
-            f"{row.seconds:.3f}",
-            f"{row.longest_seconds:.3f}",
-            f"{row.to_inference:.2f}",
-            f"{row.peak_bytes / 2**20:,.0f}",
-            f"{row.frames_per_second:.3g}",
+    rows = [
+        (
+            *(row.effort, f"{row.seconds:.3f}", f"{row.longest_seconds:.3f}", f"{row.to_inference:.2f}"),
+            *(f"{row.peak_bytes / 2**20:,.0f}", f"{row.frames_per_second:.3g}"),
             "yes" if row.fits(seconds, mebibytes) else "no",
         )
-    output.print(table)
+        for row in costs
+    ]
+    output.print(make_table(f"{method}, {batch_size} samples a batch", columns, rows, left=("effort",)))
     output.print("- Peak of the process above the loaded model.", style="dim")

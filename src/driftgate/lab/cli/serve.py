@@ -129,8 +129,7 @@ def fresh_method(chosen: options.MethodOptions) -> Method:
     """The method that the options name; with Ray it is made anew in every process."""
     from driftgate.lab.cli.experiment import make_choice
 
-    choice = make_choice(chosen)
-    return choice.create(choice.open_model())
+    return make_choice(chosen).create()
 
 
 def _on_ray(fresh: Callable[[], Method], folder: Path, settings: ServiceSettings, served: ServiceOptions) -> None:

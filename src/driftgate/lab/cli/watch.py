@@ -43,8 +43,7 @@ def watch(
     from driftgate.serve.engine import Engine, EngineSettings
     from driftgate.serve.state_folder import StateFolder
 
-    choice = make_choice(chosen)
-    fresh = choice.create(choice.open_model())
+    fresh = make_choice(chosen).create()
     with ExitStack() as stack:
         stopped = stack.enter_context(ended_by_signals())
         place = state or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="driftgate-")))
