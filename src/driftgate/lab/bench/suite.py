@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from driftgate.lab.bench.parts import ClassNames, MethodEntry, Pair, Playing, check_shares, parse_shares
 from driftgate.lab.data.datasets import DATASETS
@@ -35,7 +35,7 @@ MOST_SEEDS, LONGEST_SEEDS = 10_000, 100_000
 """Seeds of a suite, and letters that name them; ``seeds: 9999999999`` would fill all memory."""
 
 
-class Suite(BaseModel):
+class Suite(BaseModel, frozen=True, extra="forbid"):
     """A benchmark; see docs/bench.md.
 
     Attributes:
@@ -58,8 +58,6 @@ class Suite(BaseModel):
         source_per_seed: train a source model of its own for each seed, instead of one that all seeds share.
         training: settings of source training on top of the data set's own; see ``PretrainSettings``.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
     title: str = ""
@@ -145,9 +143,7 @@ class Suite(BaseModel):
     @property
     def playing(self) -> Playing:
         """How the streams are played."""
-        return Playing(
-            order=self.order, concentration=self.concentration, arrangement=self.arrangement, repeat=self.repeat
-        )
+        return Playing(**self.model_dump(include=set(Playing.model_fields)))
 
     def training_settings(self, seed: int) -> PretrainSettings:
         """The recipe of the source models."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from driftgate.lab.bench.names import OWN_METHOD, method_name
+from driftgate.lab.bench.names import JOINED, OWN_METHOD, method_name
 from driftgate.lab.bench.parts import playing_words
 from driftgate.lab.bench.published import published_suite
 from driftgate.lab.bench.results import Results
@@ -28,7 +28,7 @@ from driftgate.lab.bench.tables import (
     shifts_of,
     signed,
 )
-from driftgate.methods import available, get_method
+from driftgate.methods import available
 
 PAPER_SIZE = "224x224"
 """Height and width of the paper's pictures, in every suite."""
@@ -82,16 +82,10 @@ def _parts(runs: pd.DataFrame) -> list[tuple[str, str, str]]:
     return list(zip(*(runs[name] for name in PART), strict=True))
 
 
-def is_source_free(method: str) -> bool:
-    """Whether a method needs nothing of the source data but the model."""
-    name = "shot-o" if method == "shot-o/p" else method
-    return get_method(name).source_free if name in available() else True
-
-
-def is_free_and_universal(method: str) -> bool:
-    """Source-free, and not told which shift it meets."""
-    name = "shot-o" if method == "shot-o/p" else method
-    return is_source_free(name) and (get_method(name).universal if name in available() else True)
+def is_source_free(method: str, *, universal: bool = False) -> bool:
+    """Whether a method needs nothing of the source data but the model, and, if asked, is not told the shift either."""
+    found = available().get("shot-o" if method == JOINED else method)
+    return found is None or (found.source_free and (found.universal or not universal))
 
 
 def seeds_share_a_model(runs: pd.DataFrame) -> bool:
@@ -158,7 +152,7 @@ def _who_leads(runs: pd.DataFrame, table: pd.DataFrame) -> list[str]:
     words = difference_words(runs, first, second, method_name(first))
     text += [f"Next is {method_name(second)} with {ranked['mean'][second]:.1f} %: {words}"] if words else []
     text += not_ranked
-    free = next((method for method in ranked.index if is_free_and_universal(method)), None)
+    free = next((method for method in ranked.index if is_source_free(method, universal=True)), None)
     if free is not None and free not in leaders:
         uses = "uses source statistics or is" if len(leaders) == 1 else "use source statistics or are"
         text.append(
