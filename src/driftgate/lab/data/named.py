@@ -14,14 +14,11 @@ from driftgate.lab.data.loading import Transform
 from driftgate.types import DriftgateError
 
 
-class PartOfDomain:
+class PartOfDomain(Domain):
     """Some samples of a domain, perhaps with other class indices."""
 
     def __init__(self, domain: Domain, places: Tensor, classes: Tensor) -> None:
         self.domain, self.name, self.places, self.classes = domain, domain.name, places, classes
-
-    def __len__(self) -> int:
-        return len(self.places)
 
     def describe(self, index: int) -> str:
         return self.domain.describe(int(self.places[index]))
