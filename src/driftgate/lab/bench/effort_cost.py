@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from driftgate.lab.bench.step_cost import Builder, Cost, Opener, Setting, Stepper, measure
-from driftgate.methods import MethodSettings, create, get_method, resolve_settings
-from driftgate.models import SourceModel
-from driftgate.plugins import import_module
+from driftgate.lab.bench.step_cost import Builder, Opener, Setting, measure, method_stepper
+from driftgate.methods import MethodSettings, get_method, resolve_settings
 from driftgate.types import DriftgateError
 
 INFERENCE = "inference"
@@ -40,9 +38,6 @@ class EffortCost:
         in_time = seconds is None or self.seconds <= seconds
         return in_time and (mebibytes is None or self.peak_bytes <= mebibytes * 2**20)
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def effort_settings(method: str, preset: str | None, given: dict[str, Any]) -> dict[str, MethodSettings]:
     """The settings of every effort of a method, the dearest first, those ``given`` on top; none for one that has no
@@ -56,13 +51,6 @@ def effort_settings(method: str, preset: str | None, given: dict[str, Any]) -> d
     rows = {name: {"effort": name} for name in efforts}
     rows = {"full": rows["full"], LOW: {"effort": "full", "memory": "low"}, **rows}
     return {name: resolve_settings(method, preset, {**extra, **given}) for name, extra in rows.items()}
-
-
-def settings_stepper(model: SourceModel, *, name: str, settings: MethodSettings, imports: tuple[str, ...]) -> Stepper:
-    """The step of a method with these settings; for ``functools.partial``."""
-    for module in imports:
-        import_module(module)
-    return create(name, model, **settings.model_dump()).step
 
 
 def measure_efforts(
@@ -82,38 +70,26 @@ def measure_efforts(
     ``rounds`` grow to whole turns of the batches that teach.
     """
     efforts = effort_settings(method, preset, settings or {})
-    turns = [round(1 / share) for share in (_share(chosen) for chosen in efforts.values()) if share > 0]
-    rounds = math.lcm(*turns) * math.ceil(rounds / math.lcm(*turns))
-    precision = next(iter(efforts.values())).precision
-    builders: dict[str, Builder] = {
-        INFERENCE: partial(
-            settings_stepper,
-            name="source-only",
-            settings=resolve_settings("source-only", None, {"precision": precision}),
-            imports=(),
-        )
-    }
+    shares = [float(getattr(chosen, "teach_share", 1.0)) for chosen in efforts.values()]
+    turn = math.lcm(*(round(1 / share) for share in shares if share > 0))
+    precision = {"precision": next(iter(efforts.values())).precision}
+    builders: dict[str, Builder] = {INFERENCE: partial(method_stepper, name="source-only", settings=precision)}
     for name, chosen in efforts.items():
-        builders[name] = partial(settings_stepper, name=method, settings=chosen, imports=imports)
-    setting = Setting("", 0, (0, 0), batch_size)
-    costs = measure(builders, setting, steps=rounds, warmup=warmup, on_step=on_step, open_model=open_model)
-    return [_effort_cost(cost, costs[0], batch_size) for cost in costs]
-
-
-def _share(settings: MethodSettings) -> float:
-    return float(getattr(settings, "teach_share", 1.0))
-
-
-def _effort_cost(cost: Cost, inference: Cost, batch_size: int) -> EffortCost:
-    seconds = sum(cost.seconds) / len(cost.seconds)
-    return EffortCost(
-        cost.label,
-        seconds=seconds,
-        longest_seconds=max(cost.seconds),
-        to_inference=sum(cost.seconds) / sum(inference.seconds),
-        peak_bytes=cost.peak_bytes,
-        frames_per_second=batch_size / seconds,
-    )
+        builders[name] = partial(method_stepper, name=method, settings=chosen.model_dump(), imports=imports)
+    setting, steps = Setting("", 0, (0, 0), batch_size), turn * math.ceil(rounds / turn)
+    costs = measure(builders, setting, steps=steps, warmup=warmup, on_step=on_step, open_model=open_model)
+    means = [sum(cost.seconds) / len(cost.seconds) for cost in costs]
+    return [
+        EffortCost(
+            cost.label,
+            seconds=seconds,
+            longest_seconds=max(cost.seconds),
+            to_inference=seconds / means[0],
+            peak_bytes=cost.peak_bytes,
+            frames_per_second=batch_size / seconds,
+        )
+        for cost, seconds in zip(costs, means, strict=True)
+    ]
 
 
 def choose_effort(costs: list[EffortCost], seconds: float | None, mebibytes: float | None) -> EffortCost | None:

@@ -25,6 +25,7 @@ from driftgate.methods import create
 from driftgate.models import UNTRAINED, SourceModel
 from driftgate.models.normalization import BatchNorm, batch_statistics
 from driftgate.models.statistics import SourceStatistics
+from driftgate.plugins import import_module
 from driftgate.resources import give_back_memory, peak_memory, reset_peak_memory, resident_memory
 from driftgate.rng import seeded
 from driftgate.types import DriftgateError
@@ -76,8 +77,10 @@ class Cost:
         return max(self.peaks)
 
 
-def method_stepper(model: SourceModel, *, name: str, settings: dict[str, Any]) -> Stepper:
-    """The step of a registered method; for ``functools.partial``."""
+def method_stepper(model: SourceModel, *, name: str, settings: dict[str, Any], imports: Sequence[str] = ()) -> Stepper:
+    """The step of a registered method, known once ``imports`` are imported; for ``functools.partial``."""
+    for module in imports:
+        import_module(module)
     return create(name, model, **settings).step
 
 
@@ -115,7 +118,8 @@ def measure(
     with _workers(configurations, opener, setting.batch_size, cpu_time=cpu_time) as workers:
         for turn in range(warmup + steps):
             for label, worker in workers.items():
-                seconds, peak = _ask(label, worker)
+                worker.send("step")
+                seconds, peak = _receive(label, worker)
                 if turn >= warmup:
                     costs[label].seconds.append(seconds)
                 costs[label].peaks.append(peak)
@@ -151,12 +155,6 @@ def _workers(
         for process in processes:
             process.terminate()
             process.join()
-
-
-def _ask(label: str, worker: Connection) -> tuple[float, int]:
-    worker.send("step")
-    seconds, peak = _receive(label, worker)
-    return seconds, peak
 
 
 def _receive(label: str, worker: Connection) -> Sequence[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -57,7 +57,7 @@ def cost(
         )
     found = choose_effort(costs, budget_seconds, budget_mib)
     if as_json:
-        rows = [row.as_dict() | {"fits": row.fits(budget_seconds, budget_mib)} for row in costs]
+        rows = [asdict(row) | {"fits": row.fits(budget_seconds, budget_mib)} for row in costs]
         print_json({"method": chosen.method, "batch_size": batch_size, "costs": rows, "choice": found and found.effort})
         return
     _print(costs, chosen.method, batch_size, budget_seconds, budget_mib)

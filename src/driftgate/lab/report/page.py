@@ -350,24 +350,18 @@ def _heads(table: Table) -> tuple[list[tuple[str, int]], list[tuple[str, bool]]]
     return list(groups.items()), list(zip(labels, numbers, strict=True))
 
 
-class Shown(NamedTuple):
-    """A cell of the page: what is printed, what it sorts by, its mark, and the line below."""
+def _rows(table: Table) -> Iterator[tuple[str, bool, list[tuple[str, str, str, str]]]]:
+    """The rows of a table: name, whether a block begins with it, and its cells.
 
-    text: str
-    value: str
-    mark: str
-    below: str
-
-
-def _rows(table: Table) -> Iterator[tuple[str, bool, list[Shown]]]:
-    """The rows of a table: name, whether a block begins with it, cells."""
+    A cell is what is printed, what it sorts by, its mark, and the line below.
+    """
     words = {1.0: "best", 2.0: "second"}
     for place, (name, texts) in enumerate(zip(table.text.index, table.text.to_numpy(), strict=True)):
         values = table.value.iloc[place]
         ranks: Iterable[Any] = [math.nan] * len(texts) if table.rank is None else table.rank.iloc[place]
         below = [""] * len(texts) if table.below is None else table.below.iloc[place]
         found = [
-            Shown(text, "" if pd.isna(value) else str(value), words.get(rank, ""), second)
+            (text, "" if pd.isna(value) else str(value), words.get(rank, ""), second)
             for text, value, rank, second in zip(texts, values, ranks, below, strict=True)
         ]
         yield str(name), place in table.starts, found
