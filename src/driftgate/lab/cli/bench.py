@@ -10,6 +10,7 @@ import typer
 
 from driftgate.lab.cli import options
 from driftgate.lab.cli.app import app
+from driftgate.lab.cli.console import refuse
 from driftgate.lab.cli.sweeping import do_plan, end_with_failures, list_studies, list_suites, print_scores, show_plan
 
 if TYPE_CHECKING:
@@ -160,9 +161,7 @@ def _sweep(suite: Suite, given: SweepOptions, studies: list[str] | None = None) 
 
 def _names(text: str | None, place: str) -> list[str]:
     """Names with commas between; none if nothing was given."""
-    from driftgate.types import DriftgateError
-
     names = [] if text is None else [part.strip() for part in text.split(",") if part.strip()]
     if text is not None and not names:
-        raise DriftgateError(f"Expected names after {place}, with commas between, but got {text!r}; or leave it out.")
+        refuse(f"Expected names after {place}, with commas between, but got {text!r}; or leave it out.")
     return names

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -44,6 +44,13 @@ def fail(message: str) -> None:
     line = " ".join(message.split())
     errors.print("Error: ", style="bold red", end="")
     errors.print(line, markup=False, soft_wrap=True)
+
+
+def refuse(message: str) -> NoReturn:
+    """End the command as a mistake that the user can mend."""
+    from driftgate.types import DriftgateError  # with torch, which is slow to import
+
+    raise DriftgateError(message)
 
 
 def note(message: str) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from driftgate.lab.cli import options
 from driftgate.lab.cli.app import app
-from driftgate.lab.cli.console import make_table, note, output, print_json, progress_bars
+from driftgate.lab.cli.console import make_table, note, output, print_json, progress_bars, refuse
 
 if TYPE_CHECKING:
     from driftgate.lab.bench.effort_cost import EffortCost
@@ -36,12 +36,9 @@ def cost(
     """
     from driftgate.lab.bench.effort_cost import choose_effort, measure_efforts
     from driftgate.lab.cli.experiment import make_choice
-    from driftgate.types import DriftgateError
 
     if chosen.device not in ("auto", "cpu"):
-        raise DriftgateError(
-            f"Expected the CPU, whose memory is measured, but got {chosen.device}; leave out --device."
-        )
+        refuse(f"Expected the CPU, whose memory is measured, but got {chosen.device}; leave out --device.")
     choice = make_choice(replace(chosen, device="cpu"))
     choice.open_model()  # what is wrong with it should be told here, not by a process
     with progress_bars() as report:

@@ -11,7 +11,7 @@ import typer
 
 from driftgate.lab.cli import options
 from driftgate.lab.cli.app import app
-from driftgate.lab.cli.console import note, output, percent, print_json
+from driftgate.lab.cli.console import note, output, percent, print_json, refuse
 
 MOST_SAMPLES = 256
 
@@ -37,10 +37,9 @@ def export(
     from driftgate.export import SUFFIXES
     from driftgate.lab.files import writable_file
     from driftgate.methods import load_method
-    from driftgate.types import DriftgateError
 
     if to not in SUFFIXES:
-        raise DriftgateError(f"Expected --to out of {', '.join(SUFFIXES)} but got {to!r}; name one of them.")
+        refuse(f"Expected --to out of {', '.join(SUFFIXES)} but got {to!r}; name one of them.")
     path = writable_file(out or file.with_suffix(SUFFIXES[to]))
     method = load_method(file)
     batch = None
@@ -49,7 +48,7 @@ def export(
 
         batch = next(iter(PictureFolder(sample, method.model.spec, batch_size=MOST_SAMPLES)), None)
         if batch is None:
-            raise DriftgateError(
+            refuse(
                 f"Expected pictures in {sample} but it holds none that can be read; name a folder with pictures of "
                 "the stream."
             )

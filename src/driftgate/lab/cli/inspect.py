@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from driftgate.lab.cli import options
+from driftgate.lab.cli import console, options
 from driftgate.lab.cli.app import app
-from driftgate.lab.cli.console import kibibytes, make_table, note, output, print_json, print_result, progress_bars
+from driftgate.lab.cli.console import kibibytes, make_table, note, output, print_json, progress_bars
 
 if TYPE_CHECKING:
     from driftgate.lab.bench.footprint import Comparison
@@ -53,7 +53,7 @@ def methods(
     widths = {"needs": 15, "presets": 12, "what it does": 40}
     title = f"State for {classes} source classes and {backbone}"
     table = make_table(title, columns, shown, left=("method", *widths), widths=widths)
-    print_result({"classes": classes, "backbone": backbone, "methods": rows}, table, as_json)
+    console.print_result({"classes": classes, "backbone": backbone, "methods": rows}, table, as_json)
 
 
 def _method_rows(classes: int, backbone: str) -> list[dict[str, Any]]:
@@ -100,9 +100,7 @@ def memory(
     counts = _counts(classes)
     if measure:
         if plot is not None:
-            from driftgate.types import DriftgateError
-
-            raise DriftgateError("Expected either --measure or --plot but got both; run them apart.")
+            console.refuse("Expected either --measure or --plot but got both; run them apart.")
         _measure_peaks(counts, backbone, size, batch_size, as_json=as_json)
         return
     if plot is not None:
@@ -186,20 +184,16 @@ def _check_picture(path: Path) -> None:
     """Refuse a kind of picture that cannot be drawn before anything is computed."""
     from matplotlib.figure import Figure
 
-    from driftgate.types import DriftgateError
-
     # A .pgf needs LaTeX, which matplotlib does not bring.
     known = sorted(set(Figure().canvas.get_supported_filetypes()) - {"pgf"})
     if path.suffix.removeprefix(".").lower() not in known:
-        raise DriftgateError(f"Expected a picture that ends in .{', .'.join(known)} but got {path}; name it so.")
+        console.refuse(f"Expected a picture that ends in .{', .'.join(known)} but got {path}; name it so.")
 
 
 def _counts(text: str) -> list[int]:
-    from driftgate.types import DriftgateError
-
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
-        raise DriftgateError(f"Expected numbers of classes like 9,200,345 but got {text!r}; write them so.")
+        console.refuse(f"Expected numbers of classes like 9,200,345 but got {text!r}; write them so.")
     return [int(part) for part in parts]
 
 

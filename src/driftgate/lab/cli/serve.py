@@ -15,7 +15,7 @@ import typer
 
 from driftgate.lab.cli import options
 from driftgate.lab.cli.app import app
-from driftgate.lab.cli.console import note
+from driftgate.lab.cli.console import note, refuse
 
 if TYPE_CHECKING:
     from driftgate.methods import Method
@@ -95,12 +95,8 @@ def serve(
     from driftgate.extras import require
 
     require("serve", "driftgate serve")
-    from driftgate.types import DriftgateError
-
     if demo == (chosen.model is not None or chosen.network is not None) or (demo and served.ray):
-        raise DriftgateError(
-            "Expected either --model, --network or --demo, which plays on one machine alone; give one of them."
-        )
+        refuse("Expected either --model, --network or --demo, which plays on one machine alone; give one of them.")
     settings = served.settings()
     # With Ray the file is opened by processes of their own, wherever they run.
     fresh = partial(fresh_method, replace(chosen, model=None if chosen.model is None else chosen.model.resolve()))
@@ -135,12 +131,11 @@ def fresh_method(chosen: options.MethodOptions) -> Method:
 def _on_ray(fresh: Callable[[], Method], folder: Path, settings: ServiceSettings, served: ServiceOptions) -> None:
     """Serve on Ray until SIGTERM or SIGINT."""
     from driftgate.progress import ended_by_signals
-    from driftgate.types import DriftgateError
 
     try:
         from driftgate.serve.ray_app import RaySettings, connect, deploy, withdraw
-    except ImportError as error:
-        raise DriftgateError("driftgate serve --ray needs Ray Serve; pip install 'driftgate[ray]'.") from error
+    except ImportError:
+        refuse("driftgate serve --ray needs Ray Serve; pip install 'driftgate[ray]'.")
     chosen = RaySettings(predictors=served.predictors, publish_every=served.publish_every)
     connect(chosen.predictors)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # where Ray has put an answer of its own

@@ -10,7 +10,7 @@ import typer
 
 from driftgate.lab.cli import options
 from driftgate.lab.cli.app import app
-from driftgate.lab.cli.console import duration, note, output, percent, print_json, progress_bars
+from driftgate.lab.cli.console import duration, note, output, percent, print_json, progress_bars, refuse
 
 if TYPE_CHECKING:
     from driftgate.lab.pretrain import PretrainReport
@@ -178,10 +178,9 @@ def import_checkpoint(
     from driftgate.lab.files import writable_file
     from driftgate.lab.model_card import write_card
     from driftgate.models.import_checkpoint import import_checkpoint as read
-    from driftgate.types import DriftgateError
 
     if class_names is not None and data.data is not None:
-        raise DriftgateError("Expected --class-names or --data but got both; give one of them.")
+        refuse("Expected --class-names or --data but got both; give one of them.")
     writable_file(out)
     names = None if class_names is None else tuple(name.strip() for name in class_names.split(","))
     if data.data is not None:

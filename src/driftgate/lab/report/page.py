@@ -82,8 +82,7 @@ class SuitePart:
     versions: dict[str, str]
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(NamedTuple):
     """What was written, and the main facts, ready for JSON."""
 
     page: Path
