@@ -28,9 +28,8 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from driftgate.lab.bench.effort_cost import INFERENCE, LOW, effort_settings
 from driftgate.lab.bench.names import method_color
-from driftgate.lab.bench.step_cost import Builder, Setting, measure, method_stepper
+from driftgate.lab.bench.step_cost import INFERENCE, LOW, Builder, Setting, effort_settings, measure, method_stepper
 from driftgate.lab.figures import save_figure
 from driftgate.lab.figures.style import INK, SOFT, styled
 from driftgate.models import UNTRAINED

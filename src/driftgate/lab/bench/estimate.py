@@ -23,7 +23,7 @@ import torch
 from driftgate.lab.bench.folder import SweepFolder, read_all, read_json
 from driftgate.lab.bench.plan import Job, ModelJob, Plan, RunJob
 from driftgate.lab.bench.sweep import score_of, single_thread, summarise
-from driftgate.lab.data.named import few_per_class
+from driftgate.lab.data.datasets import few_per_class
 from driftgate.lab.pretrain import PretrainSettings
 from driftgate.lab.pretrain import estimate as estimate_training
 from driftgate.methods import create

@@ -18,8 +18,7 @@ from pydantic import BaseModel
 
 from driftgate.lab.bench.parts import BASELINE, MethodEntry, Pair, Playing, Study, Variant, playing_words, unusual
 from driftgate.lab.bench.suite import Suite
-from driftgate.lab.data.datasets import DataSet, FileData
-from driftgate.lab.data.named import open_cached
+from driftgate.lab.data.datasets import DataSet, FileData, open_cached
 from driftgate.lab.data.orders import StreamShare
 from driftgate.lab.data.streams import DomainStream
 from driftgate.lab.files import digest_of, file_sha256

@@ -12,7 +12,7 @@ from driftgate.lab.cli.app import app
 from driftgate.lab.cli.console import make_table, note, output, print_json, progress_bars, refuse
 
 if TYPE_CHECKING:
-    from driftgate.lab.bench.effort_cost import EffortCost
+    from driftgate.lab.bench.step_cost import EffortCost
 
 
 @options.command(
@@ -34,7 +34,7 @@ def cost(
     Random inputs, which the network is made partly sure of: what is measured is time and memory, not what is learned.
     Each effort has a process of its own, and they take their steps in turns, so that a busy machine slows all alike.
     """
-    from driftgate.lab.bench.effort_cost import choose_effort, measure_efforts
+    from driftgate.lab.bench.step_cost import choose_effort, measure_efforts
     from driftgate.lab.cli.experiment import make_choice
 
     if chosen.device not in ("auto", "cpu"):
