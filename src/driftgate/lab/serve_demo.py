@@ -50,7 +50,7 @@ def demo_model(path: Path) -> SourceModel:
     return SourceModel.load(path)
 
 
-def demo_stream(batch_size: int = BATCH) -> Iterator[tuple[str, Tensor]]:
+def demo_stream() -> Iterator[tuple[str, Tensor]]:
     """Chapter and batch (N, 3, 28, 28), for ever."""
     from driftgate.lab.data.digits import load_digits
 
@@ -59,7 +59,7 @@ def demo_stream(batch_size: int = BATCH) -> Iterator[tuple[str, Tensor]]:
     while True:
         for chapter, batches, trouble in CHAPTERS:
             for _ in range(batches):
-                chosen = torch.randint(len(images), (batch_size,), generator=generator)
+                chosen = torch.randint(len(images), (BATCH,), generator=generator)
                 yield chapter, trouble(images[chosen].float() / 255.0, generator)
 
 

@@ -272,7 +272,6 @@ def measure_efforts(
     settings: dict[str, Any] | None = None,
     imports: tuple[str, ...] = (),
     rounds: int = 4,
-    warmup: int = 1,
     on_step: Callable[[str, int, int], None] | None = None,
 ) -> list[EffortCost]:
     """Steps of every effort in turns, each in a process of its own; the first is the plain inference.
@@ -287,7 +286,7 @@ def measure_efforts(
     for name, chosen in efforts.items():
         builders[name] = partial(method_stepper, name=method, settings=chosen.model_dump(), imports=imports)
     setting, steps = Setting("", 0, (0, 0), batch_size), turn * math.ceil(rounds / turn)
-    costs = measure(builders, setting, steps=steps, warmup=warmup, on_step=on_step, open_model=open_model)
+    costs = measure(builders, setting, steps=steps, warmup=1, on_step=on_step, open_model=open_model)
     means = [sum(cost.seconds) / len(cost.seconds) for cost in costs]
     return [
         EffortCost(

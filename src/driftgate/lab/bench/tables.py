@@ -104,12 +104,12 @@ def number(value: float, decimals: int = 1) -> str:
     return EMPTY if value is None or math.isnan(value) else f"{value:.{decimals}f}"
 
 
-def signed(value: float, decimals: int = 1) -> str:
+def signed(value: float) -> str:
     """With its sign, a real minus."""
     if math.isnan(value):
         return EMPTY
-    text = f"{value:+.{decimals}f}"
-    return text.replace("-", MINUS) if float(text) != 0 else f"±{abs(value):.{decimals}f}"
+    text = f"{value:+.1f}"
+    return text.replace("-", MINUS) if float(text) != 0 else "±0.0"
 
 
 def shifts_of(runs: pd.DataFrame) -> list[str]:

@@ -113,32 +113,23 @@ def duration(seconds: float) -> str:
 
 
 @contextmanager
-def progress_bars(pieces: int | None = None) -> Iterator[Report]:
-    """Bars on stderr: one for each piece of work at hand, one for all ``pieces``. Plain lines where no terminal is."""
+def progress_bars() -> Iterator[Report]:
+    """Bars on stderr, one for each piece of work at hand. Plain lines where no terminal is."""
     if not errors.is_terminal:
         yield _print_when_done
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(compact=True))
     with Progress(*columns, console=errors, transient=True) as progress:
-        overall = progress.add_task("all", total=pieces) if pieces else None
-        yield _Bars(progress, overall)
+        tasks: dict[str, TaskID] = {}
 
+        def report(label: str, done: int, total: int) -> None:
+            if label not in tasks:
+                tasks[label] = progress.add_task(label, total=total)
+            progress.update(tasks[label], completed=done, total=total)
+            if done >= total:
+                progress.remove_task(tasks.pop(label))
 
-class _Bars:
-    """Keeps a bar for every piece of work at hand, and lets the other count the pieces that are done."""
-
-    def __init__(self, progress: Progress, overall: TaskID | None) -> None:
-        self.progress, self.overall = progress, overall
-        self.tasks: dict[str, TaskID] = {}
-
-    def __call__(self, label: str, done: int, total: int) -> None:
-        if label not in self.tasks:
-            self.tasks[label] = self.progress.add_task(label, total=total)
-        self.progress.update(self.tasks[label], completed=done, total=total)
-        if done >= total:
-            self.progress.remove_task(self.tasks.pop(label))
-            if self.overall is not None:
-                self.progress.advance(self.overall)
+        yield report
 
 
 def _print_when_done(label: str, done: int, total: int) -> None:

@@ -20,7 +20,6 @@ from driftgate.lab.cli.console import note, refuse
 if TYPE_CHECKING:
     from driftgate.methods import Method
     from driftgate.serve.service import Service, ServiceSettings
-    from driftgate.serve.state_folder import StateFolder
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 DEMO_STATE = Path("runs/serve-demo")
@@ -116,7 +115,7 @@ def _here(fresh: Callable[[], Method] | None, folder: Path, settings: ServiceSet
     from driftgate.serve.service import Service
 
     service = _demo(folder, settings) if fresh is None else Service(fresh(), folder, settings)
-    tell_start(service.engine.folder)
+    tell_start(service.engine.folder.problems, service.engine.folder.lost)
     note(f"Version {service.version} of {service.engine.method.name} at http://{served.host}:{served.port}/")
     run(service, served.host, served.port)
 
@@ -142,19 +141,15 @@ def _on_ray(fresh: Callable[[], Method], folder: Path, settings: ServiceSettings
     with ended_by_signals() as stopped:
         try:
             started = deploy(fresh, folder, settings, chosen, host=served.host, port=served.port)
-            _tell(started["problems"], started["lost"])
+            tell_start(started["problems"], started["lost"])
             note(f"Version {started['version']}, {chosen.predictors} predictors at http://{served.host}:{served.port}/")
             stopped.wait()
         finally:
             withdraw()
 
 
-def tell_start(folder: StateFolder) -> None:
+def tell_start(problems: Sequence[str], lost: int) -> None:
     """What a user should know of the state it starts from."""
-    _tell(folder.problems, folder.lost)
-
-
-def _tell(problems: Sequence[str], lost: int) -> None:
     for problem in problems:
         note(problem)
     if lost:

@@ -47,13 +47,13 @@ Formats = Mapping[str, tuple[str, Callable[[Any], str]]]
 """Column -> its head, and how a value is printed."""
 
 
-def tidy_table(name: str, title: str, data: pd.DataFrame, formats: Formats, notes: tuple[str, ...] = ()) -> Table:
+def tidy_table(name: str, title: str, data: pd.DataFrame, formats: Formats) -> Table:
     """A table whose rows are those of ``data``; the first column of ``formats`` names them."""
     first, *rest = formats
     text = pd.DataFrame({formats[key][0]: [formats[key][1](value) for value in data[key]] for key in rest})
     value = pd.DataFrame({formats[key][0]: data[key].to_numpy() for key in rest})
     index = pd.Index([formats[first][1](value) for value in data[first]], name=formats[first][0])
-    return Table(name, title, data, text.set_axis(index), value.set_axis(index), notes=notes)
+    return Table(name, title, data, text.set_axis(index), value.set_axis(index))
 
 
 def wide_table(
