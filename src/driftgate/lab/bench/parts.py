@@ -21,6 +21,12 @@ NO_PRESET = "default"
 """Instead of a preset's name: the method's defaults, even where it has a preset called like the data set."""
 
 
+def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
+    """``did you mean gmm?``, or something else where nothing that is known is like ``name``."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"did you mean {near[0]}?" if near else otherwise
+
+
 class Pair(BaseModel, frozen=True, extra="forbid"):
     """A source domain and the target domains that are mixed; without targets, those that usually go with it."""
 
@@ -224,9 +230,6 @@ def get_study(name: str) -> Study:
     """The study of that name."""
     found = STUDIES.get(name.replace("-", "_"))
     if found is None:
-        near = difflib.get_close_matches(name, STUDIES, n=1)
-        raise DriftgateError(
-            f"Expected a study out of {', '.join(STUDIES)} but got {name!r}; "
-            + (f"did you mean {near[0]}?" if near else "'driftgate ablate' lists them.")
-        )
+        advice = did_you_mean(name, STUDIES, "'driftgate ablate' lists them.")
+        raise DriftgateError(f"Expected a study out of {', '.join(STUDIES)} but got {name!r}; {advice}")
     return found
