@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, cast, get_type_hints
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
@@ -64,7 +64,7 @@ T = TypeVar("T")
 
 def option(default: T, help: str | None = None, *names: str, **limits: Any) -> T:
     """A field of a group, an option called like it or by ``names``; ``limits`` are what ``typer.Option`` takes."""
-    return cast(T, field(default=default, metadata={"names": names, "help": help, **limits}))
+    return field(default=default, metadata={"names": names, "help": help, **limits})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 import torch
@@ -306,7 +306,9 @@ def list_domain(
             f"{int(classes.max())}; mend the list."
         )
     base, dropped = _start_of(listed, bases, root)
-    paths = _shortened(listed.paths, dropped)
+    paths = listed.paths
+    if dropped:
+        paths = PathTable(os.fsencode(_without(os.fsdecode(paths[i]), dropped)) for i in range(len(paths)))
     outside = next((folder for folder in paths.folders if not _inside(root, base, os.fsdecode(folder))), None)
     if outside is not None:
         raise _outside(listed, outside, root)
@@ -318,7 +320,7 @@ def _start_of(listed: ListFile, bases: Sequence[Path], root: Path | None) -> tup
     outside = None
     for number in range(min(len(listed.paths), FIRST_LINES)):
         first = os.fsdecode(listed.paths[number])
-        for dropped in range(len(_parts(first))):
+        for dropped in range(len(PurePosixPath(first).parts)):
             rest = _without(first, dropped)
             for base in bases:
                 if os.path.isfile(os.path.join(base, rest)):
@@ -349,20 +351,9 @@ def _outside(listed: ListFile, path: bytes, root: Path | None) -> DriftgateError
     )
 
 
-def _shortened(paths: PathTable, dropped: int) -> PathTable:
-    if dropped == 0:
-        return paths
-    return PathTable(os.fsencode(_without(os.fsdecode(paths[index]), dropped)) for index in range(len(paths)))
-
-
-def _parts(path: str) -> list[str]:
-    """``/a/b/c.jpg`` -> ``['/', 'a', 'b', 'c.jpg']``, so that dropping one part makes it relative."""
-    inner = [part for part in path.split("/") if part not in {"", "."}]
-    return ["/", *inner] if path.startswith("/") else inner
-
-
 def _without(path: str, dropped: int) -> str:
-    return path if dropped == 0 else "/".join(_parts(path)[dropped:])
+    """The path without its first parts; the first of ``/a/b/c.jpg`` is ``/``, so that what is left is relative."""
+    return path if dropped == 0 else "/".join(PurePosixPath(path).parts[dropped:])
 
 
 def _label(text: bytes) -> int | None:
