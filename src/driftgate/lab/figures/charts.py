@@ -14,18 +14,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator
 from numpy.typing import NDArray
 
+from driftgate.lab.bench import tables
 from driftgate.lab.bench.names import OWN_METHOD, method_color, method_name, shift_color
-from driftgate.lab.bench.tables import (
-    by_method,
-    by_variant,
-    cells,
-    metric_of,
-    pair_label,
-    pairs_of,
-    result_columns,
-    shifts_of,
-    variant_number,
-)
 from driftgate.lab.figures.style import FAINT, GROUND, INK, along_axis, look, new_figure, percent_axis, styled
 
 Array = NDArray[np.float64]
@@ -47,16 +37,16 @@ LINEAR_UP_TO = 6.0
 
 def curves(runs: pd.DataFrame, series: str = "running_score") -> Figure:
     """A series along the stream, of one shift and pair: thin lines the seeds, thick lines their mean."""
-    shift, (source, target) = shifts_of(runs)[0], pairs_of(runs)[0]
-    found = {method: curves_in(group, series) for method, group in by_method(runs).items()}
+    shift, (source, target) = tables.shifts_of(runs)[0], tables.pairs_of(runs)[0]
+    found = {method: curves_in(group, series) for method, group in tables.by_method(runs).items()}
     with styled():
         figure, axes = new_figure()
         ends = [(float(mean[-1, 1]), method) for method, mean in _draw_means(axes, found).items()]
         percent_axis(axes, [value for value, _ in ends])
         last = max((float(curve[-1, 0]) for some in found.values() for curve in some), default=0.0)
         along_axis(axes, last, "samples seen", ends)
-        axes.set_ylabel(f"running {metric_of(shift)} (%)")
-        axes.set_title(f"{shift}, {pair_label(source, target)}")
+        axes.set_ylabel(f"running {tables.metric_of(shift)} (%)")
+        axes.set_title(f"{shift}, {tables.pair_label(source, target)}")
     return figure
 
 
@@ -80,7 +70,7 @@ def samples_used(runs: pd.DataFrame, method: str = OWN_METHOD) -> Figure:
     with styled():
         figure, axes = new_figure()
         axes.set_ylim(0, 101)
-        for shift in shifts_of(runs):
+        for shift in tables.shifts_of(runs):
             mean = _mean_in_percent(runs[(runs["shift"] == shift) & (runs.method == method)], "used_share")
             if mean is not None:
                 axes.plot(*mean.T, color=shift_color(shift), linewidth=2.0, label=shift)
@@ -94,8 +84,8 @@ def samples_used(runs: pd.DataFrame, method: str = OWN_METHOD) -> Figure:
 
 def tenths(runs: pd.DataFrame, title: str = "") -> Figure:
     """Score of each tenth of the stream, of one shift: thin lines single runs, thick lines their mean."""
-    shift, found = shifts_of(runs)[0], {}
-    for method, group in by_method(runs).items():
+    shift, found = tables.shifts_of(runs)[0], {}
+    for method, group in tables.by_method(runs).items():
         rows = [np.column_stack([TENTHS, scores])[np.isfinite(scores)] for scores in group.tenths]
         found[method] = [row for row in rows if len(row)]
     with styled():
@@ -104,7 +94,7 @@ def tenths(runs: pd.DataFrame, title: str = "") -> Figure:
         percent_axis(axes, [float(height) for mean in means.values() for height in mean[:, 1]])
         ends = [(float(mean[-1, 1]), method) for method, mean in means.items()]
         along_axis(axes, 100.0, "share of the stream seen (%)", ends)
-        axes.set_ylabel(f"{metric_of(shift)} of a tenth (%)")
+        axes.set_ylabel(f"{tables.metric_of(shift)} of a tenth (%)")
         axes.set_title(title or f"{shift}: score of each tenth")
     return figure
 
@@ -194,14 +184,14 @@ def study(runs: pd.DataFrame, title: str = "", default: str | None = None) -> Fi
 
 def study_panel(axes: Axes, runs: pd.DataFrame, default: str | None = None) -> None:
     """Draw a study. Numbers are joined by lines, names are not; few seeds give intervals beyond what a score can be."""
-    rows = by_variant(runs)
-    lines = cells(rows, [column for column in result_columns(runs, means_only=True) if column.shift])
+    rows = tables.by_variant(runs)
+    lines = tables.cells(rows, [column for column in tables.result_columns(runs, means_only=True) if column.shift])
     names = list(rows)
     settings, _, labels = zip(*(name.rpartition("=") for name in names), strict=True)
-    numeric = len(set(settings)) == 1 and not any(math.isnan(variant_number(name)) for name in names)
+    numeric = len(set(settings)) == 1 and not any(math.isnan(tables.variant_number(name)) for name in names)
     if default in names:
         axes.axvline(names.index(default), color=FAINT, linewidth=8, alpha=0.35, zorder=0)
-    shifts = shifts_of(runs)
+    shifts = tables.shifts_of(runs)
     for place, shift in enumerate(shifts):
         shown = lines[(lines["shift"] == shift) & lines["mean"].notna()]
         offset = 0.0 if numeric else 0.16 * (place - (len(shifts) - 1) / 2)
@@ -215,7 +205,7 @@ def study_panel(axes: Axes, runs: pd.DataFrame, default: str | None = None) -> N
     ends = pd.concat([lines.low_95.fillna(lines["mean"]), lines.high_95.fillna(lines["mean"])])
     percent_axis(axes, ends.dropna().clip(0.0, 100.0).tolist())
     axes.grid(axis="x", visible=False)
-    axes.set_ylabel("score (%)" if len(shifts) > 1 else f"{metric_of(shifts[0])} (%)")
+    axes.set_ylabel("score (%)" if len(shifts) > 1 else f"{tables.metric_of(shifts[0])} (%)")
     _legend(axes)
 
 
@@ -268,7 +258,7 @@ def along(runs: pd.DataFrame, title: str) -> Figure:
         truth, ends = _mean_in_percent(runs, "true_share"), []
         if truth is not None:
             axes.plot(*truth.T, **TRUTH)
-        for method, group in by_method(runs).items():
+        for method, group in tables.by_method(runs).items():
             rejected, estimated = (_mean_in_percent(group, name) for name in ("rejected_share", "estimated_share"))
             if rejected is None:
                 continue
