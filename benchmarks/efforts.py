@@ -28,12 +28,10 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from driftgate.lab.bench.effort_cost import INFERENCE, LOW, effort_settings, settings_stepper
 from driftgate.lab.bench.names import method_color
-from driftgate.lab.bench.step_cost import Builder, Setting, measure
+from driftgate.lab.bench.step_cost import INFERENCE, LOW, Builder, Setting, effort_settings, measure, method_stepper
 from driftgate.lab.figures import save_figure
 from driftgate.lab.figures.style import INK, SOFT, styled
-from driftgate.methods import resolve_settings
 from driftgate.models import UNTRAINED
 
 OTHERS = ("tent", "shot-o", "comet-f", "adacontrast")
@@ -43,16 +41,14 @@ TARGETS = {"light": (0.90, 2.5, 0.15), "frozen": (0.40, 1.15, None)}
 
 
 def configurations(precision: str) -> dict[str, Builder]:
-    def build(name: str, **settings: Any) -> Builder:
-        chosen = resolve_settings(name, None, {"precision": precision, **settings})
-        return partial(settings_stepper, name=name, settings=chosen, imports=())
+    def build(name: str) -> Builder:
+        return partial(method_stepper, name=name, settings={"precision": precision})
 
     efforts = effort_settings(METHOD, None, {"precision": precision})
     return {
         INFERENCE: build("source-only"),
         **{
-            name: partial(settings_stepper, name=METHOD, settings=chosen, imports=())
-            for name, chosen in efforts.items()
+            name: partial(method_stepper, name=METHOD, settings=chosen.model_dump()) for name, chosen in efforts.items()
         },
         **{name: build(name) for name in OTHERS},
     }

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -58,7 +58,7 @@ Domains = Domain | Sequence[Domain]
 """A source domain, or several that are used as one."""
 
 
-class PretrainSettings(BaseModel):
+class PretrainSettings(BaseModel, frozen=True, extra="forbid"):
     """Settings of source training.
 
     Attributes:
@@ -72,8 +72,6 @@ class PretrainSettings(BaseModel):
         precision: what the backbone computes in; bfloat16 halves the time where the processor has it.
         seed: of the order, the crops and dropout.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     epochs: int = Field(default=20, ge=1)
     lr: float = Field(default=1e-2, gt=0.0)

@@ -31,30 +31,13 @@ GUARD = GuardSettings(warmup=10, past=40, lag=5, snapshot_every=10, settle=8, sl
 
 Trouble = Callable[[Tensor, torch.Generator], Tensor]
 
-
-def _noise(images: Tensor, generator: torch.Generator) -> Tensor:
-    return torch.rand(images.shape, generator=generator)
-
-
-def _covered(images: Tensor, generator: torch.Generator) -> Tensor:
-    return images * 0.02
-
-
-def _upside_down(images: Tensor, generator: torch.Generator) -> Tensor:
-    return images.flip(-2)
-
-
-def _calm(images: Tensor, generator: torch.Generator) -> Tensor:
-    return images
-
-
 CHAPTERS: tuple[tuple[str, int, Trouble], ...] = (
-    ("handwriting", 120, _calm),
-    ("noise instead of pictures", 15, _noise),
-    ("handwriting", 120, _calm),
-    ("the camera is covered", 15, _covered),
-    ("handwriting", 120, _calm),
-    ("the camera hangs upside down", 25, _upside_down),
+    ("handwriting", 120, lambda images, _: images),
+    ("noise instead of pictures", 15, lambda images, generator: torch.rand(images.shape, generator=generator)),
+    ("handwriting", 120, lambda images, _: images),
+    ("the camera is covered", 15, lambda images, _: images * 0.02),
+    ("handwriting", 120, lambda images, _: images),
+    ("the camera hangs upside down", 25, lambda images, _: images.flip(-2)),
 )
 """What is played, for how many batches, again and again."""
 
@@ -67,7 +50,7 @@ def demo_model(path: Path) -> SourceModel:
     return SourceModel.load(path)
 
 
-def demo_stream(batch_size: int = BATCH) -> Iterator[tuple[str, Tensor]]:
+def demo_stream() -> Iterator[tuple[str, Tensor]]:
     """Chapter and batch (N, 3, 28, 28), for ever."""
     from driftgate.lab.data.digits import load_digits
 
@@ -76,7 +59,7 @@ def demo_stream(batch_size: int = BATCH) -> Iterator[tuple[str, Tensor]]:
     while True:
         for chapter, batches, trouble in CHAPTERS:
             for _ in range(batches):
-                chosen = torch.randint(len(images), (batch_size,), generator=generator)
+                chosen = torch.randint(len(images), (BATCH,), generator=generator)
                 yield chapter, trouble(images[chosen].float() / 255.0, generator)
 
 

@@ -10,11 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from lab.bench.sweeps import (
-    SOURCE,
-    Start,
-    tiny_plan,
-)
+from lab.bench.sweeps import SOURCE, Start, tiny_plan
 
 from driftgate.lab.bench.sweep import run_sweep
 

@@ -7,8 +7,16 @@ from functools import partial
 import pytest
 
 from driftgate import DriftgateError
-from driftgate.lab.bench.effort_cost import INFERENCE, LOW, EffortCost, choose_effort, effort_settings, measure_efforts
-from driftgate.lab.bench.step_cost import Setting, loaded_model
+from driftgate.lab.bench.step_cost import (
+    INFERENCE,
+    LOW,
+    EffortCost,
+    Setting,
+    choose_effort,
+    effort_settings,
+    loaded_model,
+    measure_efforts,
+)
 
 SETTING = Setting("cnn", 4, (16, 16), batch_size=32)
 

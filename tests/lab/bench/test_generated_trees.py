@@ -6,18 +6,16 @@ Here a domain has few pictures of each class; `benchmarks/paper_trees.py` does t
 from __future__ import annotations
 
 import csv
-import json
 from pathlib import Path
 
 import pytest
+from lab.cli.commands import answer
 from support import load_benchmark
-from typer.testing import CliRunner
 
 from driftgate.lab.bench.folder import SweepFolder
 from driftgate.lab.bench.published import published_suite
 from driftgate.lab.bench.suite import read_suite
 from driftgate.lab.bench.tables import method_name
-from driftgate.lab.cli import app
 from driftgate.lab.data.layouts import RECIPES
 from driftgate.shifts import Shift
 
@@ -37,24 +35,21 @@ def test_suite_on_a_generated_tree_up_to_its_report(
     load_benchmark("paper_trees").write_tree(root, suite, dict.fromkeys(recipe.domains, per_class * recipe.num_classes))
     command = ["bench", suite, "--root", str(root), "--out", str(out), "--backbone", "cnn", "--limit", "2"]
     command += ["--quick-training", "--seeds", "1", "--pairs", pair]
-    done = CliRunner().invoke(app, [*command, "--backend", "serial", "--json"])
-    assert done.exit_code == 0, done.output
+    done = answer(*command, "--backend", "serial")
     records = SweepFolder(out).all_records()
     splits = {shift.value: split for shift, split in recipe.splits.items()}
     expected = {
         (shift.value, entry.name) for shift in Shift for entry in read_suite(suite).methods if entry.runs_under(shift)
     }
     assert {(record["shift"], record["method"]) for record in records} == expected
-    assert json.loads(done.stdout)["done"] == len(records) == len(expected)
+    assert done["done"] == len(records) == len(expected)
     for record in records:
         assert record["protocol"]["split"] == splits[record["shift"]] and record["target"] == target
         assert record["protocol"]["batches"] == 2 and record["protocol"]["samples"] == 2 * batch_size
         shared, private, _ = map(int, splits[record["shift"]].split("/"))
         assert len(record["model"]["class_names"]) == shared + private
 
-    reported = CliRunner().invoke(app, ["report", str(out), "--json"])
-    assert reported.exit_code == 0, reported.output
-    facts = json.loads(reported.stdout)
+    facts = answer("report", out)
     page = Path(facts["page"]).read_text(encoding="utf-8")
     text = next(Path(file) for file in facts["files"] if file.endswith(".csv")).read_text(encoding="utf-8")
     rows = [row for row in csv.DictReader(text.splitlines()) if row["source"] != "mean"]

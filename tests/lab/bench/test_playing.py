@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lab.cli.commands import answer, refused
 from synthetic_runs import tiny_suite
-from typer.testing import CliRunner
 
 from driftgate.lab.bench.estimate import estimate_plan
 from driftgate.lab.bench.folder import SweepFolder
 from driftgate.lab.bench.parts import parse_shares, playing_words, unusual
 from driftgate.lab.bench.plan import Plan, make_plan
 from driftgate.lab.bench.sweep import run_sweep, summarise
-from driftgate.lab.cli import app
 from driftgate.shifts import Shift
 from driftgate.types import DriftgateError
 
@@ -49,14 +48,8 @@ def test_usual_streams_are_the_runs_they_always_were() -> None:
     usual = plan().runs[0]
     assert plan(order="shuffled", repeat=1, arrangement="mixed", concentration=7.0).runs[0].id == usual.id
     assert unusual(usual.playing.as_dict()) == {} == unusual({}), "records of older versions tell nothing of it"
-    others = [
-        plan(order="dirichlet"),
-        plan(order="dirichlet", concentration=7.0),
-        plan(arrangement="continual"),
-        plan(repeat=2),
-        plan(unknown_shares=[0.5]),
-        plan(unknown_shares="0->1"),
-    ]
+    others = [plan(order="dirichlet"), plan(order="dirichlet", concentration=7.0), plan(arrangement="continual")]
+    others += [plan(repeat=2), plan(unknown_shares=[0.5]), plan(unknown_shares="0->1")]
     assert len({usual.digest, *(other.runs[0].digest for other in others)}) == 7
     assert {other.models[0].id for other in others} == {usual.model.id}, "the source model is the same"
 
@@ -79,14 +72,8 @@ def test_the_stream_is_what_the_suite_says() -> None:
 
 def test_every_share_is_a_stream_of_its_own() -> None:
     swept = plan(shifts=["PDA", "ODA", "OPDA"], unknown_shares="0,0.5,0->0.8", methods=["source-only", "bn-stats"])
-    assert [run.unknown_share for run in swept.runs if run.shift is Shift.ODA] == [
-        "0",
-        "0",
-        "0.5",
-        "0.5",
-        "0->0.8",
-        "0->0.8",
-    ]
+    shares = [run.unknown_share for run in swept.runs if run.shift is Shift.ODA]
+    assert shares == ["0", "0", "0.5", "0.5", "0->0.8", "0->0.8"]
     assert not any(run.shift is Shift.PDA for run in swept.runs), "nothing is unknown under PDA"
     splits = {run.unknown_share: str(run.class_split) for run in swept.runs if run.shift is Shift.OPDA}
     assert splits == {"0": "4/3/0", "0.5": "4/3/3", "0->0.8": "4/3/3"}
@@ -119,9 +106,7 @@ def test_from_the_command_line(tmp_path: Path) -> None:
     file.write_text(json.dumps(plan().suite.model_dump(mode="json")))
     command = ["bench", str(file), "--limit", "2", "--quick-training", "--out", str(tmp_path / "out"), "--dry-run"]
     options = ["--unknown-share", "0,0.5", "--repeat", "2", "--order", "dirichlet", "--concentration", "0.5"]
-    told = CliRunner().invoke(app, [*command, *options, "--arrangement", "continual", "--json"])
-    jobs = json.loads(told.stdout)["jobs"]
+    jobs = answer(*command, *options, "--arrangement", "continual")["jobs"]
     assert [job["batches"] for job in jobs] == [None, 4, 4]
     assert all("dirichlet 0.5, continual, 2 passes" in job["label"] for job in jobs[1:])
-    wrong = CliRunner().invoke(app, [*command, "--unknown-share", "lots"])
-    assert wrong.exit_code == 2 and "unknown share from 0 to 1" in " ".join(wrong.stderr.split())
+    assert "unknown share from 0 to 1" in refused(*command, "--unknown-share", "lots")

@@ -125,7 +125,7 @@ def test_digits_is_the_demo() -> None:
         assert PretrainSettings(**model.training) == PretrainSettings.for_dataset("digits", seed=model.seed)
         assert (model.source, model.backbone, model.per_class) == ("rendered", "cnn", None)
     assert {run.targets for run in plan.runs} == {("mnist",)} and {run.batch_size for run in plan.runs} == {64}
-    from driftgate.lab.data.named import open_cached
+    from driftgate.lab.data.datasets import open_cached
 
     images, _ = load_digits("rendered", seed=2, per_class=500)
     domain = open_cached("digits", None).domain("rendered", seed=2)

@@ -9,17 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab.bench.sweeps import (
-    KEYS,
-    OF_THE_MACHINE,
-    QUICK,
-    moments,
-    results,
-    tiny,
-    tiny_file,
-    tiny_plan,
-)
-from typer.testing import CliRunner
+from lab.bench.sweeps import KEYS, OF_THE_MACHINE, QUICK, moments, results, tiny, tiny_file, tiny_plan
+from lab.cli.commands import answer, refused, run
 
 from driftgate.lab.bench.estimate import Watcher, estimate_plan
 from driftgate.lab.bench.folder import SweepFolder
@@ -27,7 +18,6 @@ from driftgate.lab.bench.parts import get_study
 from driftgate.lab.bench.plan import Plan, make_plan
 from driftgate.lab.bench.suite import read_suite
 from driftgate.lab.bench.sweep import run_sweep, score_of, summarise
-from driftgate.lab.cli import app
 from driftgate.types import DriftgateError
 
 
@@ -108,7 +98,7 @@ def test_a_model_with_an_older_name_is_used(copied: Path) -> None:
 def test_failures_are_reported_and_stop_nothing(tmp_path: Path) -> None:
     methods = ["source-only", {"name": "gmm", "settings": {"weight_decay": 1e30, "min_batch": 1}}, "bn-stats"]
     file, out = tiny_file(tmp_path, shifts=["OPDA"], methods=methods), tmp_path / "out"
-    done = CliRunner().invoke(app, ["bench", str(file), *QUICK, "--out", str(out), "--workers", "2"])
+    done = run("bench", str(file), *QUICK, "--out", str(out), "--workers", "2")
     assert done.exit_code == 1, done.output
     (failed,) = (out / "failures").iterdir()
     facts = json.loads(failed.read_text())
@@ -191,13 +181,12 @@ def test_a_source_model_that_is_trained_already(serial: Path, tmp_path: Path, mo
     trained = next(job for job in tiny_plan().models if job.num_classes == 7)
     file = SweepFolder(serial).model_file(trained)
     command = ["bench", str(tiny_file(tmp_path)), "--limit", "2", "--out", str(tmp_path / "out"), "--backend", "serial"]
-    done = CliRunner().invoke(app, [*command, "--model", str(file), "--shifts", "OPDA", "--methods", "gmm"])
+    done = run(*command, "--model", str(file), "--shifts", "OPDA", "--methods", "gmm")
     assert done.exit_code == 0, done.output
     (record,) = SweepFolder(tmp_path / "out").all_records()
     own = next(r for r in SweepFolder(serial).all_records() if r["method"] == "gmm" and r["shift"] == "OPDA")
     assert record["metrics"] == own["metrics"] and record["protocol"]["model_id"].startswith(file.stem)
-    wrong = CliRunner().invoke(app, [*command, "--model", str(file), "--shifts", "PDA"])
-    assert wrong.exit_code == 2 and "choose --shifts it fits" in wrong.stderr
+    assert "choose --shifts it fits" in refused(*command, "--model", file, "--shifts", "PDA")
 
 
 def test_classes_by_name(tmp_path: Path) -> None:
@@ -222,9 +211,9 @@ def test_classes_by_name(tmp_path: Path) -> None:
     ):
         with pytest.raises(DriftgateError, match=message):
             make_plan(tiny(classes=classes))
-    command = ["bench", str(tiny_file(tmp_path)), *QUICK, "--dry-run", "--json", "--out", str(tmp_path / "out")]
-    told = CliRunner().invoke(app, [*command, "--shared", "7,1", "--source-private", "0", "--target-private", "3,9"])
-    assert told.exit_code == 0 and "3-classes" in json.loads(told.stdout)["jobs"][0]["id"], told.output
+    command = ["bench", str(tiny_file(tmp_path)), *QUICK, "--dry-run", "--out", tmp_path / "out"]
+    told = answer(*command, "--shared", "7,1", "--source-private", "0", "--target-private", "3,9")
+    assert "3-classes" in told["jobs"][0]["id"]
 
 
 def test_a_folder_of_another_suite_is_refused(serial: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -24,13 +23,12 @@ from lab.bench.sweeps import (
     tiny_plan,
     wait_for,
 )
-from typer.testing import CliRunner
+from lab.cli.commands import answer
 
 from driftgate.lab.bench import sweep as sweep_module
 from driftgate.lab.bench.folder import SweepFolder
 from driftgate.lab.bench.plan import Job, RunJob
 from driftgate.lab.bench.sweep import Sweep, run_sweep, summarise, work
-from driftgate.lab.cli import app
 from driftgate.types import DriftgateError
 
 
@@ -60,11 +58,10 @@ def test_ray_works_on_all_cores_of_its_cluster(tmp_path: Path, monkeypatch: pyte
 
     sweep_module.check_backend("ray")
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 40.0})
-    command = ["bench", str(tiny_file(tmp_path)), *QUICK, "--out", str(tmp_path / "out"), "--dry-run", "--json"]
-    told = CliRunner().invoke(app, [*command, "--backend", "ray"])
-    assert json.loads(told.stdout)["workers"] == 40
-    assert json.loads(CliRunner().invoke(app, [*command, "--backend", "ray", "--workers", "3"]).stdout)["workers"] == 3
-    assert json.loads(CliRunner().invoke(app, command).stdout)["workers"] == joblib.cpu_count()
+    command = ["bench", str(tiny_file(tmp_path)), *QUICK, "--out", str(tmp_path / "out"), "--dry-run"]
+    assert answer(*command, "--backend", "ray")["workers"] == 40
+    assert answer(*command, "--backend", "ray", "--workers", "3")["workers"] == 3
+    assert answer(*command)["workers"] == joblib.cpu_count()
 
 
 def test_ray_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,13 @@ from driftgate.lab.cli import app
 
 def run(*arguments: object) -> Any:
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def answer(*arguments: object) -> Any:
+    """What a command that must succeed says with --json."""
+    result = run(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
 
 
 def refused(*arguments: object) -> str:

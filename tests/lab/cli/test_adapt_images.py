@@ -8,19 +8,18 @@ import os
 import signal
 import subprocess
 import sys
-import time
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from lab.bench.sweeps import wait_for
+from lab.cli import commands
 from PIL import Image
-from typer.testing import CliRunner
 
 import driftgate
 from driftgate import UNKNOWN, SourceModel
-from driftgate.lab.cli import app
 from driftgate.lab.data.pictures import PictureFolder
 from driftgate.methods import load_method
 
@@ -42,14 +41,7 @@ def number():
 """
 
 
-def run(*arguments: object) -> Any:
-    return CliRunner().invoke(app, ["adapt", *(str(argument) for argument in arguments)])
-
-
-def refused(*arguments: object) -> str:
-    result = run(*arguments)
-    assert (result.exit_code, result.stdout) == (2, ""), result.output
-    return str(result.stderr)
+run, refused = partial(commands.run, "adapt"), partial(commands.refused, "adapt")
 
 
 def draw(path: Path, seed: int) -> None:
@@ -195,9 +187,9 @@ def test_a_followed_folder_ends_by_ctrl_c_with_everything_saved(folder: Path, mo
     command += ["--predictions", out, "--save", saved, "--method", "bn-stats"]
     process = subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        wait_for(lambda: process.poll() is not None or (out.exists() and len(read(out)) == 20))
+        wait_for(lambda: process.poll() is not None or (out.exists() and len(read(out)) == 20), 600)
         draw(folder / "later.png", 99)
-        wait_for(lambda: process.poll() is not None or len(read(out)) == 21)
+        wait_for(lambda: process.poll() is not None or len(read(out)) == 21, 600)
         process.send_signal(signal.SIGINT)
         printed, said = process.communicate(timeout=600)
     finally:
@@ -205,13 +197,6 @@ def test_a_followed_folder_ends_by_ctrl_c_with_everything_saved(folder: Path, mo
     assert process.returncode == 0, said
     assert "21 pictures" in printed and "1 pictures could not be read" in said
     assert read(out)[-1]["file"] == "later.png" and load_method(saved).steps == 2
-
-
-def wait_for(happened: Any) -> None:
-    until = time.monotonic() + 600
-    while not happened():
-        assert time.monotonic() < until, "it did not happen"
-        time.sleep(0.1)
 
 
 def test_it_ends_by_itself_when_nothing_comes(folder: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from lab.cli.commands import refused, run
+from lab.cli.commands import answer, refused, run
 
 from driftgate.methods import available
 
 COMMANDS = (
-    ["demo"],
-    ["pretrain"],
-    ["adapt"],
-    ["export"],
-    ["methods"],
-    ["memory"],
-    ["cost"],
-    ["data", "check"],
-    ["import-checkpoint"],
+    *(["demo"], ["pretrain"], ["adapt"], ["export"], ["methods"], ["memory"], ["cost"]),
+    *(["data", "check"], ["import-checkpoint"]),
 )
 
 
@@ -79,8 +71,7 @@ def test_unknown_options_are_refused() -> None:
 
 
 def test_memory_prints_the_supplements_comparison(tmp_path: Path) -> None:
-    result = run("memory", "--classes", "9, 200", "--json", "--plot", tmp_path / "memory.png")
-    rows = json.loads(result.stdout)
+    rows = answer("memory", "--classes", "9, 200", "--plot", tmp_path / "memory.png")
     assert [row["classes"] for row in rows] == [9, 200]
     assert rows[0]["gmm"]["measured_bytes"] == 77_220
     assert rows[0]["tied"]["measured_bytes"] == 10_660
@@ -97,7 +88,7 @@ def test_memory_refuses_what_is_no_number_of_classes(classes: str) -> None:
 
 
 def test_methods_lists_all_with_their_state() -> None:
-    document = json.loads(run("methods", "--classes", 5, "--json").stdout)
+    document = answer("methods", "--classes", 5)
     rows = {row["name"]: row for row in document["methods"]}
     assert set(rows) == set(available())
     assert rows["gmm"]["state_bytes"] >= 4 * 5 * (64 + 64 * 65 // 2 + 1)
@@ -107,7 +98,7 @@ def test_methods_lists_all_with_their_state() -> None:
 
 
 def test_data_check_reports_a_tree(tree: Path) -> None:
-    document = json.loads(run("data", "check", "folder", "--root", tree, "--split", "2/1/1", "--json").stdout)
+    document = answer("data", "check", "folder", "--root", tree, "--split", "2/1/1")
     assert document["classes"] == ["ape", "bee", "cat", "dog"]
     assert {domain["name"]: domain["images"] for domain in document["domains"]} == {"day": 48, "night": 48}
     text = run("data", "check", "folder", "--root", tree, "--split", "2/1/1").stdout
@@ -148,10 +139,10 @@ def test_the_demo_promises_no_exact_time() -> None:
 
 def test_methods_tells_every_setting_with_its_meaning() -> None:
     for name, method in available().items():
-        told = json.loads(run("methods", name, "--json").stdout)
+        told = answer("methods", name)
         assert [row["name"] for row in told["settings"]] == list(method.Settings.model_fields)
         assert all(row["meaning"] for row in told["settings"]), name
-    rows = {row["name"]: row for row in json.loads(run("methods", "gmm", "--json").stdout)["settings"]}
+    rows = {row["name"]: row for row in answer("methods", "gmm")["settings"]}
     assert rows["decay"] == {
         "name": "decay",
         "default": 0.999,

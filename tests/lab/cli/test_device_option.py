@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import strict_device
@@ -34,11 +33,9 @@ def test_auto_takes_what_is_there_and_says_so(
     assert capfd.readouterr().err == ("" if found == "cpu" else f"device: {found}\n")
 
 
-def test_a_run_on_another_device_and_one_that_is_not_there(
-    tree: Path, trained: tuple[Path, dict[str, Any]], tmp_path: Path
-) -> None:
+def test_a_run_on_another_device_and_one_that_is_not_there(tree: Path, trained: Path, tmp_path: Path) -> None:
     told = [
-        run(*adapt_command(tree, trained[0], "--json", "--device", device)) for device in ("cpu", strict_device.DEVICE)
+        run(*adapt_command(tree, trained, "--json", "--device", device)) for device in ("cpu", strict_device.DEVICE)
     ]
     assert [result.exit_code for result in told] == [0, 0], told[1].output
     cpu, there = (json.loads(result.stdout) for result in told)
@@ -47,4 +44,4 @@ def test_a_run_on_another_device_and_one_that_is_not_there(
     out = tmp_path / "there.safetensors"
     assert run(*pretrain_command(tree, out), "--epochs", 1, "--device", strict_device.DEVICE).exit_code == 0
     assert SourceModel.load(out).mean.device.type == "cpu", "a file belongs to no device"
-    assert "of this machine" in refused(*adapt_command(tree, trained[0], "--device", "tpu"))
+    assert "of this machine" in refused(*adapt_command(tree, trained, "--device", "tpu"))

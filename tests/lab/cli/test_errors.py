@@ -26,8 +26,8 @@ def sentence(node: ast.expr) -> str:
 def without_advice(source: str) -> list[str]:
     """The messages of errors that say what is wrong, but not what to do: nothing follows a semicolon."""
     calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call) and node.args]
-    raised = [node for node in calls if isinstance(node.func, ast.Name) and node.func.id.endswith("Error")]
-    told = [sentence(node.args[0]) for node in raised if "Driftgate" in ast.unparse(node.func)]
+    raising = {"DriftgateError", "refuse", "console.refuse"}
+    told = [sentence(node.args[0]) for node in calls if ast.unparse(node.func) in raising]
     return [words for words in told if "Expected" in words and ";" not in words]
 
 
@@ -44,5 +44,7 @@ def test_every_error_ends_with_what_to_do_next(file: Path) -> None:
 
 def test_the_check_itself_sees_an_error_without_advice() -> None:
     told = "raise DriftgateError(f'Expected a file but {path} is a folder{more}.')"
-    assert without_advice(told.replace("{more}", "")) == ["Expected a file but  is a folder."]
+    for way in ("raise DriftgateError", "refuse", "console.refuse"):
+        wrong = told.replace("{more}", "").replace("raise DriftgateError", way)
+        assert without_advice(wrong) == ["Expected a file but  is a folder."], way
     assert without_advice(told.replace("{more}", "; name the file in it")) == []

@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from lab.cli.commands import answer, refused, run
 from PIL import Image
-from typer.testing import CliRunner
 
 from driftgate import create
 from driftgate.export import run_exported
-from driftgate.lab.cli import app
 from driftgate.methods import load_method
 from driftgate.models import SourceModel
 
 NAMES = ("ape", "bee", "cat", "dog")
-
-
-def run(*arguments: object) -> Any:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 @pytest.fixture(scope="module")
@@ -57,18 +51,16 @@ def test_the_record_holds_what_the_guard_did(tree: Path, model: Path, tmp_path: 
     guard = json.loads((out / "record.json").read_text())["guard"]
     assert guard["alarms"] == 0 and guard["mode"] == "learning" and guard["settings"]["keep"] == 8
     assert (out / "guard" / "start.safetensors").exists()
-    again = run(*_adapt(tree, model, "--guard", "--out", out))
-    assert again.exit_code == 2 and "Expected no snapshots" in again.stderr
+    assert "Expected no snapshots" in refused(*_adapt(tree, model, "--guard", "--out", out))
 
 
 def test_guarded_runs_without_alarm_are_the_runs_without_guard(tree: Path, model: Path) -> None:
-    plain, guarded = (json.loads(run(*_adapt(tree, model, "--json", *more)).stdout) for more in ([], ["--guard"]))
+    plain, guarded = (answer(*_adapt(tree, model, *more)) for more in ([], ["--guard"]))
     assert "guard" not in plain and plain["metrics"] == guarded["metrics"] and plain["series"] == guarded["series"]
 
 
 def test_a_guarded_run_cannot_be_resumed(tree: Path, model: Path, tmp_path: Path) -> None:
-    result = run(*_adapt(tree, model, "--guard", "--out", tmp_path, "--resume"))
-    assert result.exit_code == 2 and "--guard without --resume" in result.stderr
+    assert "--guard without --resume" in refused(*_adapt(tree, model, "--guard", "--out", tmp_path, "--resume"))
 
 
 def test_export_writes_a_network_and_tells_how_well_it_agrees(tree: Path, model: Path, tmp_path: Path) -> None:
@@ -76,9 +68,7 @@ def test_export_writes_a_network_and_tells_how_well_it_agrees(tree: Path, model:
     method = create("bn-stats", SourceModel.load(model))
     method.step(torch.rand(8, 3, 28, 28, generator=torch.Generator().manual_seed(0)))
     method.save(saved)
-    result = run("export", saved, "--sample", tree, "--json")
-    assert result.exit_code == 0, result.output
-    report = json.loads(result.stdout)
+    report = answer("export", saved, "--sample", tree)
     assert report["path"] == str(saved.with_suffix(".onnx")) and report["samples"] == 24
     assert "running statistics" in report["approximation"] and 0.0 <= report["agreement"] <= 1.0
     images = torch.rand(5, 3, 28, 28, generator=torch.Generator().manual_seed(1))
@@ -91,11 +81,8 @@ def test_export_writes_a_network_and_tells_how_well_it_agrees(tree: Path, model:
 
 
 def test_export_refuses_mistakes_and_writes_nothing(model: Path, tmp_path: Path) -> None:
-    for arguments, sentence in (
-        ([tmp_path / "none.safetensors"], "there is no such file"),
-        ([model], "kind 'method'"),
-        ([model, "--to", "tflite"], "onnx, torchscript, torch"),
-    ):
-        result = run("export", *arguments, "--out", tmp_path / "network")
-        assert result.exit_code == 2 and sentence in " ".join(result.stderr.split())
+    out = ("--out", tmp_path / "network")
+    assert "there is no such file" in refused("export", tmp_path / "none.safetensors", *out)
+    assert "kind 'method'" in refused("export", model, *out)
+    assert "onnx, torchscript, torch" in refused("export", model, "--to", "tflite", *out)
     assert not list(tmp_path.iterdir())

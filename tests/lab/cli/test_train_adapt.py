@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from lab.cli.commands import adapt_command, pretrain_command, refused, run
+from lab.cli.commands import adapt_command, answer, pretrain_command, refused, run
 from torch import nn
 
 from driftgate.lab.cli import adapt_domains
@@ -20,8 +20,8 @@ from driftgate.models import SourceModel
 from driftgate.models.resnet import ResNet50
 
 
-def test_pretrain_reports_and_writes_a_model(trained: tuple[Path, dict[str, Any]]) -> None:
-    out, document = trained
+def test_pretrain_reports_and_writes_a_model(trained: Path) -> None:
+    out, document = trained, json.loads((trained.parents[1] / "told.json").read_text())
     model = SourceModel.load(out)
     assert model.spec.class_names == ("ape", "bee", "cat")
     assert model.spec.input_size == (28, 28)
@@ -33,8 +33,7 @@ def test_pretrain_reports_and_writes_a_model(trained: tuple[Path, dict[str, Any]
 
 
 def test_a_dry_run_estimates_and_writes_nothing(tree: Path, tmp_path: Path) -> None:
-    result = run(*pretrain_command(tree, tmp_path / "source.safetensors"), "--dry-run", "--json")
-    assert json.loads(result.stdout)["estimated_seconds"] > 0
+    assert answer(*pretrain_command(tree, tmp_path / "source.safetensors"), "--dry-run")["estimated_seconds"] > 0
     assert list(tmp_path.iterdir()) == []
 
 
@@ -59,10 +58,10 @@ def test_a_stopped_training_is_not_overwritten(tree: Path, tmp_path: Path) -> No
     assert progress.read_bytes() == b"hours of work"
 
 
-def test_adapt_writes_record_and_method(tree: Path, trained: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+def test_adapt_writes_record_and_method(tree: Path, trained: Path, tmp_path: Path) -> None:
     out, saved = tmp_path / "run", tmp_path / "adapted.safetensors"
     settings = ["--set", "reduced_dim=8", "--set", "gate=frozen", "--set", "max_grad_norm=null"]
-    result = run(*adapt_command(tree, trained[0], *settings, "--seed", 3, "--out", out, "--save", saved, "--json"))
+    result = run(*adapt_command(tree, trained, *settings, "--seed", 3, "--out", out, "--save", saved, "--json"))
     assert result.exit_code == 0, result.output
     record = json.loads(result.stdout)
     assert record == json.loads((out / "record.json").read_text())
@@ -70,7 +69,7 @@ def test_adapt_writes_record_and_method(tree: Path, trained: tuple[Path, dict[st
     assert record["settings"]["seed"] == record["protocol"]["seed"] == 3
     assert record["protocol"]["target"] == ["night"] and record["protocol"]["samples"] == 36
     assert record["protocol"]["class_order"] == "shared-first"
-    assert record["protocol"]["model_sha256"] == hashlib.sha256(trained[0].read_bytes()).hexdigest()
+    assert record["protocol"]["model_sha256"] == hashlib.sha256(trained.read_bytes()).hexdigest()
     assert record["protocol"]["images_per_target"] == [48]
     assert str(saved) in result.stderr
     assert record["protocol"]["skipped"] == []
@@ -79,39 +78,39 @@ def test_adapt_writes_record_and_method(tree: Path, trained: tuple[Path, dict[st
     assert method.name == "gmm" and method.steps == record["protocol"]["batches"] == 5
 
 
-def test_adapt_takes_presets_orders_and_several_targets(tree: Path, trained: tuple[Path, dict[str, Any]]) -> None:
+def test_adapt_takes_presets_orders_and_several_targets(tree: Path, trained: Path) -> None:
     more = ["--target", "day", "--arrangement", "continual", "--order", "dirichlet", "--drop-last", "--limit", 40]
-    record = json.loads(run(*adapt_command(tree, trained[0], *more, "--preset", "released", "--json")).stdout)
+    record = answer(*adapt_command(tree, trained, *more, "--preset", "released"))
     assert record["protocol"]["target"] == ["night", "day"]
     assert record["protocol"]["samples"] == 32  # 20 of each domain, of which 2 full batches of 8
     assert record["settings"]["decay"] == 1.0 and record["protocol"]["preset"] == "released"
 
 
-def test_adapt_plays_again_and_with_a_share_of_unknown(tree: Path, trained: tuple[Path, dict[str, Any]]) -> None:
-    more = ["--method", "source-only", "--repeat", 2, "--json"]
-    usual = json.loads(run(*adapt_command(tree, trained[0], "--method", "source-only", "--json")).stdout)
-    again = json.loads(run(*adapt_command(tree, trained[0], *more)).stdout)
+def test_adapt_plays_again_and_with_a_share_of_unknown(tree: Path, trained: Path) -> None:
+    more = ["--method", "source-only", "--repeat", 2]
+    usual = answer(*adapt_command(tree, trained, "--method", "source-only"))
+    again = answer(*adapt_command(tree, trained, *more))
     assert again["protocol"]["samples"] == 2 * usual["protocol"]["samples"] and again["protocol"]["repeat"] == 2
-    half = json.loads(run(*adapt_command(tree, trained[0], *more, "--unknown-share", "0.5")).stdout)
+    half = answer(*adapt_command(tree, trained, *more, "--unknown-share", "0.5"))
     assert half["protocol"]["unknown_share"] == "0.5" and half["shares"]["true"] == 0.5
-    none = json.loads(run(*adapt_command(tree, trained[0], *more, "--unknown-share", "0")).stdout)
+    none = answer(*adapt_command(tree, trained, *more, "--unknown-share", "0"))
     assert none["shares"]["true"] == 0 and none["score"] == "accuracy"
-    assert "unknown share from 0 to 1" in refused(*adapt_command(tree, trained[0]), "--unknown-share", "most")
+    assert "unknown share from 0 to 1" in refused(*adapt_command(tree, trained), "--unknown-share", "most")
 
 
-def test_adapt_prints_a_table(tree: Path, trained: tuple[Path, dict[str, Any]]) -> None:
-    result = run(*adapt_command(tree, trained[0], "--method", "source-only"))
+def test_adapt_prints_a_table(tree: Path, trained: Path) -> None:
+    result = run(*adapt_command(tree, trained, "--method", "source-only"))
     assert result.exit_code == 0
     assert "h_score" in result.stdout and "harmonic mean" in result.stdout
 
 
 def test_adapt_resumes_a_stopped_run(
-    tree: Path, trained: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tree: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def command(name: str) -> list[object]:
-        return adapt_command(tree, trained[0], "--set", "reduced_dim=4", "--out", tmp_path / name, "--json")
+        return adapt_command(tree, trained, "--set", "reduced_dim=4", "--out", tmp_path / name)
 
-    whole = json.loads(run(*command("whole")).stdout)
+    whole = answer(*command("whole"))
     original = adapt_domains.run_stream
 
     def stopped(*arguments: Any, **keywords: Any) -> Any:
@@ -130,14 +129,14 @@ def test_adapt_resumes_a_stopped_run(
     names = sorted(path.name for path in (tmp_path / "stopped").iterdir())
     assert names == ["progress.safetensors", "progress.safetensors.log"]
     assert "--resume" in refused(*command("stopped"))
-    resumed = json.loads(run(*command("stopped"), "--resume").stdout)
+    resumed = answer(*command("stopped"), "--resume")
     for name in ("metrics", "series", "halves", "settings"):
         assert resumed[name] == whole[name]
     assert [path.name for path in (tmp_path / "stopped").iterdir()] == ["record.json"]
 
 
 def test_progress_outlives_results_that_could_not_be_saved(
-    tree: Path, trained: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tree: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
         raise OSError("No space left on device")
@@ -145,7 +144,7 @@ def test_progress_outlives_results_that_could_not_be_saved(
     original = adapt_domains.run_stream
     often = lambda *arguments, **keywords: original(*arguments, **{**keywords, "checkpoint_every": 0})  # noqa: E731
     adapt = adapt_command(
-        tree, trained[0], "--method", "source-only", "--out", tmp_path / "run", "--save", tmp_path / "saved"
+        tree, trained, "--method", "source-only", "--out", tmp_path / "run", "--save", tmp_path / "saved"
     )
     pretrain = [*pretrain_command(tree, tmp_path / "model"), "--epochs", 1]
     with monkeypatch.context() as patched:
@@ -162,10 +161,8 @@ def test_progress_outlives_results_that_could_not_be_saved(
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["record.json"]
 
 
-def test_adapt_refuses_mistakes_and_writes_nothing(
-    tree: Path, trained: tuple[Path, dict[str, Any]], tmp_path: Path
-) -> None:
-    model, out = trained[0], tmp_path / "run"
+def test_adapt_refuses_mistakes_and_writes_nothing(tree: Path, trained: Path, tmp_path: Path) -> None:
+    model, out = trained, tmp_path / "run"
     command = [*adapt_command(tree, model), "--out", out]
     assert "source classes of the model" in refused(*command, "--split", "2/0/2")
     assert "no setting 'learning_rate'" in refused(*command, "--set", "learning_rate=1")
@@ -184,19 +181,17 @@ def test_adapt_refuses_mistakes_and_writes_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_broken_images_are_skipped_and_named_or_refused(
-    tree: Path, trained: tuple[Path, dict[str, Any]], tmp_path: Path
-) -> None:
+def test_broken_images_are_skipped_and_named_or_refused(tree: Path, trained: Path, tmp_path: Path) -> None:
     import shutil
 
     broken = tmp_path / "tree"
     shutil.copytree(tree, broken)
     (broken / "night" / "ape" / "0.png").write_bytes(b"no picture")
-    result = run(*adapt_command(broken, trained[0], "--method", "source-only", "--json"))
+    result = run(*adapt_command(broken, trained, "--method", "source-only", "--json"))
     record = json.loads(result.stdout)
     assert [Path(path).name for path in record["protocol"]["skipped"]] == ["0.png"]
     assert "1 images could not be read" in result.stderr
-    assert "0.png" in refused(*adapt_command(broken, trained[0], "--method", "source-only", "--strict"))
+    assert "0.png" in refused(*adapt_command(broken, trained, "--method", "source-only", "--strict"))
 
 
 def test_import_checkpoint_writes_a_model(tmp_path: Path) -> None:
@@ -220,7 +215,7 @@ def test_import_checkpoint_writes_a_model(tmp_path: Path) -> None:
     command = ["import-checkpoint", tmp_path / "source_ckpt.pt", "--out", out]
     assert "3 class names" in refused(*command, "--class-names", "a,b")
     assert not out.exists()
-    document = json.loads(run(*command, "--class-names", "a, b, c", "--json").stdout)
+    document = answer(*command, "--class-names", "a, b, c")
     assert document["model"]["class_names"] == ["a", "b", "c"]
     assert SourceModel.load(out).spec.class_names == ("a", "b", "c")
 
@@ -236,16 +231,16 @@ def test_files_that_are_no_weights_are_refused(ending: str, tree: Path, tmp_path
     assert not out.exists()
 
 
-def test_seeds_are_as_large_as_torch_takes_them(tree: Path, trained: tuple[Path, dict[str, Any]]) -> None:
-    command = adapt_command(tree, trained[0], "--method", "gmm", "--limit", 8, "--set", "reduced_dim=2", "--json")
+def test_seeds_are_as_large_as_torch_takes_them(tree: Path, trained: Path) -> None:
+    command = adapt_command(tree, trained, "--method", "gmm", "--limit", 8, "--set", "reduced_dim=2")
     for seed in (-1, 2**63, 99999999999999999999999):
         result = run(*command, f"--seed={seed}")
         assert result.exit_code == 2 and "--seed" in result.stderr and result.stdout == ""
-    assert json.loads(run(*command, "--seed", 2**63 - 1).stdout)["protocol"]["seed"] == 2**63 - 1
+    assert answer(*command, "--seed", 2**63 - 1)["protocol"]["seed"] == 2**63 - 1
 
 
 def test_places_that_take_no_files_are_refused_before_the_work(
-    tree: Path, trained: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tree: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("in the way")
 
@@ -258,10 +253,10 @@ def test_places_that_take_no_files_are_refused_before_the_work(
 
     def commands(place: Path) -> list[tuple[list[object], Path]]:
         return [
-            (adapt_command(tree, trained[0], "--out", place), place),
-            (adapt_command(tree, trained[0], "--save", place / "saved"), place / "saved"),
+            (adapt_command(tree, trained, "--out", place), place),
+            (adapt_command(tree, trained, "--save", place / "saved"), place / "saved"),
             (pretrain_command(tree, place / "model"), place / "model"),
-            (["import-checkpoint", trained[0], "--out", place / "model"], place / "model"),
+            (["import-checkpoint", trained, "--out", place / "model"], place / "model"),
             (["memory", "--plot", place / "memory.png"], place / "memory.png"),
             (["demo", "--out", place], place),
         ]

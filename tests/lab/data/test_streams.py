@@ -7,12 +7,14 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from lab.data.numbered import numbered, who
 from torch import Tensor
 
 from driftgate.lab.data.datasets import open_dataset
@@ -24,16 +26,11 @@ from driftgate.shifts import ClassSplit
 from driftgate.types import UNKNOWN, Batch, DriftgateError
 
 SIZE = (8, 8)
+ONE = ClassSplit(1, 0, 0)
 
 
-def numbered(name: str, classes: list[int], first: int = 0) -> MemoryDomain:
-    """A domain whose image i has all pixels ``first + i``, so that a batch tells which samples it holds."""
-    values = torch.arange(first, first + len(classes), dtype=torch.uint8)
-    return MemoryDomain(name, values.view(-1, 1, 1, 1).expand(-1, 3, *SIZE).contiguous(), torch.tensor(classes))
-
-
-def who(batch: Batch) -> list[int]:
-    return (batch.images[:, 0, 0, 0] * 255).round().int().tolist()
+def streamed(*domains: MemoryDomain, split: ClassSplit = ONE, **options: Any) -> DomainStream:
+    return DomainStream(domains, split, **{"input_size": SIZE, "batch_size": 4, **options})
 
 
 class Flawed(MemoryDomain):
@@ -59,7 +56,7 @@ def same(first: list[Batch], second: list[Batch]) -> bool:
 def test_only_target_classes_and_their_labels(order: str) -> None:
     classes = [0, 1, 2, 3, 4, 5, 6] * 5
     split = ClassSplit(3, 2, 1, order)  # type: ignore[arg-type]
-    stream = DomainStream([numbered("a", classes)], split, input_size=SIZE, batch_size=4)
+    stream = streamed(numbered("a", classes), split=split)
     seen = {}
     for batch in stream.batches():
         for sample, label in zip(who(batch), batch.labels.tolist(), strict=True):
@@ -72,24 +69,21 @@ def test_only_target_classes_and_their_labels(order: str) -> None:
 def test_equals_the_stream_over_tensors() -> None:
     domain = numbered("a", [0, 1, 2, 3] * 10)
     split = ClassSplit(2, 0, 2)
-    ours = list(DomainStream([domain], split, input_size=SIZE, batch_size=7, seed=3).batches())
+    ours = list(streamed(domain, split=split, batch_size=7, seed=3).batches())
     plain = TensorStream(domain.images, split.target_labels(domain.classes), batch_size=7, seed=3)
     assert same(ours, list(plain.batches()))
 
 
 @pytest.mark.parametrize(("drop_last", "sizes"), [(False, [4, 4, 2]), (True, [4, 4])])
 def test_incomplete_last_batch(drop_last: bool, sizes: list[int]) -> None:
-    stream = DomainStream(
-        [numbered("a", [0] * 10)], ClassSplit(1, 0, 0), input_size=SIZE, batch_size=4, drop_last=drop_last
-    )
+    stream = streamed(numbered("a", [0] * 10), drop_last=drop_last)
     assert [len(batch.labels) for batch in stream.batches()] == sizes
     assert len(stream) == len(sizes) and stream.num_samples == sum(sizes)
 
 
 def test_seed_fixes_the_order() -> None:
     def order(seed: int) -> list[int]:
-        stream = DomainStream([numbered("a", [0] * 50)], ClassSplit(1, 0, 0), input_size=SIZE, seed=seed)
-        return [sample for batch in stream.batches() for sample in who(batch)]
+        return [sample for batch in streamed(numbered("a", [0] * 50), seed=seed).batches() for sample in who(batch)]
 
     assert order(0) == order(0) != order(1)
     assert sorted(order(0)) == list(range(50))
@@ -97,10 +91,9 @@ def test_seed_fixes_the_order() -> None:
 
 def test_mixed_and_continual() -> None:
     domains = [numbered("a", [0] * 10), numbered("b", [0] * 7, first=100)]
-    split = ClassSplit(1, 0, 0)
-    mixed = DomainStream(domains, split, input_size=SIZE, batch_size=5)
+    mixed = streamed(*domains, batch_size=5)
     assert any(len({sample >= 100 for sample in who(batch)}) == 2 for batch in mixed.batches())
-    continual = DomainStream(domains, split, input_size=SIZE, batch_size=4, arrangement="continual")
+    continual = streamed(*domains, arrangement="continual")
     batches = [who(batch) for batch in continual.batches()]
     assert [len(batch) for batch in batches] == [4, 4, 2, 4, 3] and len(continual) == 5
     assert all(sample < 100 for batch in batches[:3] for sample in batch)
@@ -111,9 +104,7 @@ def test_mixed_and_continual() -> None:
 @pytest.mark.parametrize(("limit", "shares"), [(8, (4, 4)), (5, (3, 2)), (100, (10, 3)), (9, (5, 3))])
 def test_limit_is_shared_by_continual_domains(limit: int, shares: tuple[int, int]) -> None:
     domains = [numbered("a", [0] * 10), numbered("b", [0] * 3 if limit > 8 else [0] * 10, first=100)]
-    stream = DomainStream(
-        domains, ClassSplit(1, 0, 0), input_size=SIZE, batch_size=4, arrangement="continual", limit=limit
-    )
+    stream = streamed(*domains, arrangement="continual", limit=limit)
     samples = [sample for batch in stream.batches() for sample in who(batch)]
     assert (sum(sample < 100 for sample in samples), sum(sample >= 100 for sample in samples)) == shares
 
@@ -152,8 +143,7 @@ def test_dirichlet_is_a_permutation(classes: list[int], concentration: float, se
 @given(st.sets(st.integers(0, 22)), st.integers(1, 6), st.integers(0, 25))
 def test_start_gives_the_rest_of_the_stream_with_broken_images(broken: set[int], batch_size: int, start: int) -> None:
     def stream() -> DomainStream:
-        domain = Flawed([0, 1, 2] * 8, broken)
-        return DomainStream([domain], ClassSplit(2, 0, 1), input_size=SIZE, batch_size=batch_size, workers=0)
+        return streamed(Flawed([0, 1, 2] * 8, broken), split=ClassSplit(2, 0, 1), batch_size=batch_size, workers=0)
 
     whole = stream()
     batches = list(whole.batches())
@@ -167,15 +157,14 @@ def test_start_gives_the_rest_of_the_stream_with_broken_images(broken: set[int],
 
 def test_a_broken_image_moves_no_other_sample() -> None:
     def batches(broken: set[int]) -> list[list[int]]:
-        stream = DomainStream([Flawed([0] * 20, broken)], ClassSplit(1, 0, 0), input_size=SIZE, batch_size=4)
-        return [who(batch) for batch in stream.batches()]
+        return [who(batch) for batch in streamed(Flawed([0] * 20, broken)).batches()]
 
     whole, flawed = batches(set()), batches({3, 8})
     assert flawed == [[sample for sample in batch if sample not in {3, 8}] for batch in whole]
 
 
 def test_skipped_are_those_of_batches_given_out() -> None:
-    stream = DomainStream([Flawed([0] * 40, set(range(0, 40, 2)))], ClassSplit(1, 0, 0), input_size=SIZE, batch_size=4)
+    stream = streamed(Flawed([0] * 40, set(range(0, 40, 2))))
     batches = stream.batches()
     next(batches)
     assert len(stream.skipped) <= 4 + 4, "what was read ahead is not reported yet"
@@ -183,13 +172,13 @@ def test_skipped_are_those_of_batches_given_out() -> None:
     assert len(stream.skipped) == 20
     list(stream.batches())
     assert len(stream.skipped) == 20, "a second pass names nothing twice"
-    resumed = DomainStream(stream.domains, stream.split, input_size=SIZE, batch_size=4)
+    resumed = streamed(*stream.domains)
     resumed.restore_skipped(["x.jpg"])
     assert resumed.skipped == ["x.jpg"]
 
 
 def test_strict_fails_on_a_broken_image() -> None:
-    stream = DomainStream([Flawed([0] * 40, {39})], ClassSplit(1, 0, 0), input_size=SIZE, strict=True)
+    stream = streamed(Flawed([0] * 40, {39}), batch_size=64, strict=True)
     before = set(threading.enumerate())
     with pytest.raises(DriftgateError, match=r"flawed\[39\] cannot be read"):
         list(stream.batches())
@@ -197,7 +186,7 @@ def test_strict_fails_on_a_broken_image() -> None:
 
 
 def test_nothing_readable_is_an_error() -> None:
-    stream = DomainStream([Flawed([0] * 9, set(range(9)))], ClassSplit(1, 0, 0), input_size=SIZE, batch_size=2)
+    stream = streamed(Flawed([0] * 9, set(range(9))), batch_size=2)
     with pytest.raises(DriftgateError, match="none of the 9 can be read"):
         list(stream.batches())
 
@@ -238,14 +227,14 @@ def test_workers_change_nothing_and_leave_nothing_behind(
 )
 def test_bad_settings(options: dict[str, object], message: str) -> None:
     with pytest.raises(DriftgateError, match=message):
-        DomainStream([numbered("a", [0])], ClassSplit(1, 0, 0), **{"input_size": SIZE, **options})  # type: ignore[arg-type]
+        streamed(numbered("a", [0]), **options)
 
 
 def test_nothing_to_stream() -> None:
     with pytest.raises(DriftgateError, match="at least one domain"):
-        DomainStream([], ClassSplit(1, 0, 0), input_size=SIZE)
+        streamed()
     with pytest.raises(DriftgateError, match="there are none"):
-        DomainStream([numbered("a", [5, 6])], ClassSplit(1, 1, 1), input_size=SIZE)
+        streamed(numbered("a", [5, 6]), split=ClassSplit(1, 1, 1))
 
 
 def test_real_pacs(pacs_root: Path) -> None:

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lab.cli.commands import answer, refused, run
 from synthetic_runs import METHODS, decay_study, novelty_study, record, sweep, write_runs
-from typer.testing import CliRunner
 
 from driftgate.lab.bench.results import read_results
 from driftgate.lab.bench.tables import EMPTY, MINUS
-from driftgate.lab.cli import app
 from driftgate.lab.figures.style import color_variables
 from driftgate.lab.report.details import bytes_text, seconds_text
 from driftgate.lab.report.page import write_report
@@ -187,9 +186,9 @@ def test_one_seed_is_called_one_seed(tmp_path: Path) -> None:
 
 def test_classes_have_their_own_tables(tmp_path: Path) -> None:
     runs = [record(method, "ODA", seed) for method in ("gmm", "glc") for seed in (0, 1)]
-    for run in runs:
-        run["protocol"]["samples"] = 100
-        run["classes"] = {"samples": [40, 40], "right": [30, 20], "rejected": [10, 0], "unknown_taken": [5, 0]}
+    for one in runs:
+        one["protocol"]["samples"] = 100
+        one["classes"] = {"samples": [40, 40], "right": [30, 20], "rejected": [10, 0], "unknown_taken": [5, 0]}
     page = page_of(tmp_path, runs)
     assert "ODA: accuracy of each class" in page.text and "unknown samples taken for each class" in page.text
     rows = list(csv.DictReader((tmp_path / "out" / "tables" / "digits-unknown_taken-ODA.csv").open()))
@@ -243,18 +242,12 @@ def test_peaks_of_the_old_kind_are_not_shown(tmp_path: Path) -> None:
     assert suite.main.peak_bytes.mean() == new["peak_memory_bytes"]
 
 
-def run(*arguments: object) -> Any:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
 def test_the_command(tmp_path: Path) -> None:
     write_runs(tmp_path / "a", sweep(("gmm", "glc"), seeds=2))
     office = {"name": "office-home", "title": "Office-Home", "data": "office-home"}
     where = {"suite": "office-home", "source": "art", "target": "clipart+product"}
     write_runs(tmp_path / "b", sweep(("gmm", "glc"), seeds=1, **where), suite=office)
-    result = run("report", tmp_path / "a", tmp_path / "b", "--out", tmp_path / "out", "--json", "--figures", "pdf")
-    assert result.exit_code == 0, result.output
-    facts = json.loads(result.stdout)
+    facts = answer("report", tmp_path / "a", tmp_path / "b", "--out", tmp_path / "out", "--figures", "pdf")
     assert set(facts["suites"]) == {"digits", "office-home"}
     assert facts["suites"]["digits"]["means"]["gmm"]["missing"] == 0
     assert {path.suffix for path in (tmp_path / "out" / "figures").iterdir()} == {".pdf"}
@@ -262,7 +255,5 @@ def test_the_command(tmp_path: Path) -> None:
     alone = run("report", write_runs(tmp_path / "c", [record()]))
     assert alone.exit_code == 0 and "GMM reaches" in alone.stdout
     assert (tmp_path / "c" / "report" / "report.html").exists()
-    wrong = run("report", tmp_path / "nothing")
-    assert wrong.exit_code == 2 and "there is no such folder" in wrong.stderr and not (tmp_path / "nothing").exists()
-    wrong = run("report", tmp_path / "c", "--figures", "gif")
-    assert wrong.exit_code == 2 and "pdf, svg, png" in wrong.stderr
+    assert "there is no such folder" in refused("report", tmp_path / "nothing") and not (tmp_path / "nothing").exists()
+    assert "pdf, svg, png" in refused("report", tmp_path / "c", "--figures", "gif")

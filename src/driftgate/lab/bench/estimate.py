@@ -23,7 +23,7 @@ import torch
 from driftgate.lab.bench.folder import SweepFolder, read_all, read_json
 from driftgate.lab.bench.plan import Job, ModelJob, Plan, RunJob
 from driftgate.lab.bench.sweep import score_of, single_thread, summarise
-from driftgate.lab.data.named import few_per_class
+from driftgate.lab.data.datasets import few_per_class
 from driftgate.lab.pretrain import PretrainSettings
 from driftgate.lab.pretrain import estimate as estimate_training
 from driftgate.methods import create
@@ -225,92 +225,81 @@ class Watcher:
 
     def __init__(self, plan: Plan, folder: SweepFolder, workers: int) -> None:
         self.plan, self.folder, self.workers, self.since = plan, folder, max(1, workers), time.time()
-        self._runs = {job.id: job for job in plan.runs}
-        self._models = {job.id: job for job in plan.models}
         self._units = {job.id: max(1, work_units(job)) for job in plan.jobs}
-        self._records: dict[str, dict[str, Any]] = {}
-        self._trained: dict[str, float | None] = {}
-        self._failed: dict[str, str] = {}
+        self._ended: dict[str, dict[str, Any]] = {}  # what is kept of the results of finished jobs
+        self._failed: set[str] = set()
         self.look()  # what was there before is no news
 
     def look(self) -> Snapshot:
         """The sweep now."""
-        news = [*self._new_models(), *self._new_records(), *self._new_failures()]
-        known = self._runs.keys() | self._models.keys()
-        running = [report for report in self.folder.reports() if report["id"] in known]
+        news = self._news()
+        running = [report for report in self.folder.reports() if report["id"] in self._units]
+        runs = [self._ended[job.id] for job in self.plan.runs if job.id in self._ended]
         return Snapshot(
-            done=len(self._records),
-            failed=sum(name in self._runs for name in self._failed),
-            total=len(self._runs),
-            models_done=len(self._trained),
-            models=len(self._models),
+            done=len(runs),
+            failed=sum(job.id in self._failed for job in self.plan.runs),
+            total=len(self.plan.runs),
+            models_done=len(self._ended) - len(runs),
+            models=len(self.plan.models),
             running=running,
-            scores=summarise(list(self._records.values())),
+            scores=summarise(runs),
             seconds_left=self._seconds_left(running),
             news=news,
         )
 
-    def _new_models(self) -> list[str]:
-        lines = []
-        for name, job in sorted(self._models.items()):
-            if name in self._trained or not self.folder.is_done(job):
-                continue
-            facts = read_json(self.folder.model_file(job).with_suffix(".json")) or {}
-            self._trained[name] = facts.get("seconds")
-            self._failed.pop(name, None)
-            held = facts.get("held_out_accuracy")
-            accuracy = "" if held is None else f", {100 * held:.1f} % on what was held out"
-            lines.append(f"{job.label}{accuracy}{_took(facts.get('seconds'))}")
-        return lines
-
-    def _new_records(self) -> list[str]:
-        lines = []
-        for name in sorted((_names(self.folder.records) & self._runs.keys()) - self._records.keys()):
-            record = self.folder.record(self._runs[name])
-            if record is None:
-                continue
-            kept = ("method", "variant", "shift", "score", "metrics", "protocol", "wall_seconds")
-            self._records[name] = {key: record.get(key) for key in kept}
-            self._failed.pop(name, None)
-            score = score_of(record)
-            shown = "-" if score is None else f"{100 * score:.1f}"
-            lines.append(f"{self._runs[name].label}: {shown}{_took(record.get('wall_seconds'))}")
-        return lines
-
-    def _new_failures(self) -> list[str]:
-        lines = []
-        for name in sorted(_names(self.folder.failures) - self._failed.keys()):
-            job = self._runs.get(name) or self._models.get(name)
-            failure = None if job is None else self.folder.failure(job)
-            if job is not None and failure is not None and failure["time"] >= self.since:
-                self._failed[name] = failure["error"]
-                lines.append(f"{job.label}: FAILED, {failure['error']}")
+    def _news(self) -> list[str]:
+        """A line for each job that ended since the last look."""
+        records, failures, lines = _names(self.folder.records), _names(self.folder.failures), []
+        for job in (job for job in self.plan.jobs if job.id not in self._ended):
+            if isinstance(job, RunJob):
+                facts = self.folder.record(job) if job.id in records else None
+            else:
+                done = self.folder.is_done(job)
+                facts = (read_json(self.folder.model_file(job).with_suffix(".json")) or {}) if done else None
+            if facts is not None:
+                took = facts.get("wall_seconds" if isinstance(job, RunJob) else "seconds")
+                self._ended[job.id] = {"took": took, **{key: facts.get(key) for key in KEPT}}
+                self._failed.discard(job.id)
+                words = "" if took is None else f" ({took:.0f} s)"
+                lines.append(f"{job.label}{_result_words(job, facts)}{words}")
+            elif job.id in failures - self._failed:
+                failure = self.folder.failure(job)
+                if failure is not None and failure["time"] >= self.since:
+                    self._failed.add(job.id)
+                    lines.append(f"{job.label}: FAILED, {failure['error']}")
         return lines
 
     def _seconds_left(self, running: list[dict[str, Any]]) -> float | None:
         """Of each open job, what jobs of its kind took for as much work; less for those that are half done."""
-        by_method: dict[str, list[float]] = {}
-        for name, record in self._records.items():
-            if record["wall_seconds"] is not None:
-                by_method.setdefault(record["method"], []).append(record["wall_seconds"] / self._units[name])
-        means = {name: statistics.fmean(values) for name, values in by_method.items()}
-        run_mean = statistics.fmean(means.values()) if means else None
-        trained = [value / self._units[name] for name, value in self._trained.items() if value is not None]
-        model_mean = statistics.fmean(trained) if trained else None
+        speeds: dict[str | None, list[float]] = {}  # of each method; None for source models
+        for job in self.plan.jobs:
+            took = self._ended.get(job.id, {}).get("took")
+            if took is not None:
+                speeds.setdefault(getattr(job, "method", None), []).append(took / self._units[job.id])
+        means = {kind: statistics.fmean(values) for kind, values in speeds.items()}
+        of_runs = [mean for kind, mean in means.items() if kind is not None]
+        usual = statistics.fmean(of_runs) if of_runs else None
         part_done = {report["id"]: report["done"] / max(report["total"], 1) for report in running}
-        ended = self._records.keys() | self._trained.keys() | self._failed.keys()
-        left = [job for job in self.plan.jobs if job.id not in ended]
+        left = [job for job in self.plan.jobs if job.id not in self._ended.keys() | self._failed]
         seconds = {}
         for job in left:
-            speed = model_mean if isinstance(job, ModelJob) else means.get(job.method, run_mean)
+            speed = means.get(None) if isinstance(job, ModelJob) else means.get(job.method, usual)
             if speed is None:
                 return None
             seconds[job.id] = speed * self._units[job.id] * (1.0 - part_done.get(job.id, 0.0))
         return makespan(left, seconds, self.workers)
 
 
-def _took(seconds: float | None) -> str:
-    return "" if seconds is None else f" ({seconds:.0f} s)"
+KEPT = ("method", "variant", "shift", "score", "metrics", "protocol")
+"""What a watcher keeps of a record: all that its scores need."""
+
+
+def _result_words(job: Job, facts: dict[str, Any]) -> str:
+    if isinstance(job, RunJob):
+        score = score_of(facts)
+        return ": -" if score is None else f": {100 * score:.1f}"
+    held = facts.get("held_out_accuracy")
+    return "" if held is None else f", {100 * held:.1f} % on what was held out"
 
 
 def _names(folder: Path) -> set[str]:

@@ -147,39 +147,24 @@ def released_gmm_bytes(num_classes: int, dim: int = REDUCED_DIM) -> int:
     return 8 * num_classes * (dim + dim * dim + 1)
 
 
-def compare(
-    num_classes: int,
-    *,
-    dim: int = REDUCED_DIM,
-    feature_dim: int = FEATURE_DIM,
-    queue_length: int = QUEUE_LENGTH,
-) -> Comparison:
+def compare(num_classes: int) -> Comparison:
     """The comparison for ``num_classes`` source classes."""
-    if num_classes < 1 or queue_length < 1:
-        raise DriftgateError(
-            f"Expected at least one class and one sample in the queue but got {num_classes} and {queue_length}; "
-            "name more."
-        )
-    per_sample = measured_queue_row(num_classes, feature_dim)
+    if num_classes < 1:
+        raise DriftgateError(f"Expected at least one class but got {num_classes}; name more.")
+    per_sample = measured_queue_row(num_classes)
+    scaled = f"a RingQueue of {MEASURED_QUEUE_ROWS} samples, scaled to {QUEUE_LENGTH:,}"
+    copied = "a ModelCopy of a ResNet-50 with its batch norm statistics"
     return Comparison(
         num_classes=num_classes,
-        gmm=Footprint(gmm_values(num_classes, dim), measured_gmm(num_classes, dim), "a StreamingGMM after one update"),
+        gmm=Footprint(gmm_values(num_classes), measured_gmm(num_classes), "a StreamingGMM after one update"),
         tied=Footprint(
-            tied_values(num_classes, dim), measured_gmm(num_classes, dim, "tied"), "the same with covariance tied"
+            tied_values(num_classes), measured_gmm(num_classes, covariance="tied"), "the same with covariance tied"
         ),
-        queue=Footprint(
-            queue_values(num_classes, queue_length, feature_dim),
-            round(per_sample * queue_length),
-            f"a RingQueue of {MEASURED_QUEUE_ROWS} samples, scaled to {queue_length:,}",
-        ),
-        teacher=Footprint(
-            teacher_values(num_classes),
-            measured_teacher(num_classes),
-            "a ModelCopy of a ResNet-50 with its batch norm statistics",
-        ),
+        queue=Footprint(queue_values(num_classes), round(per_sample * QUEUE_LENGTH), scaled),
+        teacher=Footprint(teacher_values(num_classes), measured_teacher(num_classes), copied),
         queue_bytes_per_sample=per_sample,
-        released_gmm_bytes=released_gmm_bytes(num_classes, dim),
-        paper=PAPER.get(num_classes) if (dim, feature_dim) == (REDUCED_DIM, FEATURE_DIM) else None,
+        released_gmm_bytes=released_gmm_bytes(num_classes),
+        paper=PAPER.get(num_classes),
     )
 
 

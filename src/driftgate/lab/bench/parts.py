@@ -9,7 +9,7 @@ from importlib import resources
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, Field, field_validator
 
 from driftgate.lab.data.datasets import DataSet
 from driftgate.lab.data.orders import Arrangement, Order, StreamShare
@@ -21,10 +21,14 @@ NO_PRESET = "default"
 """Instead of a preset's name: the method's defaults, even where it has a preset called like the data set."""
 
 
-class Pair(BaseModel):
-    """A source domain and the target domains that are mixed; without targets, those that usually go with it."""
+def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
+    """``did you mean gmm?``, or something else where nothing that is known is like ``name``."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"did you mean {near[0]}?" if near else otherwise
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+
+class Pair(BaseModel, frozen=True, extra="forbid"):
+    """A source domain and the target domains that are mixed; without targets, those that usually go with it."""
 
     source: str = Field(min_length=1)
     targets: tuple[str, ...] = ()
@@ -54,7 +58,7 @@ class Pair(BaseModel):
         return f"{self.source} -> {'+'.join(self.targets)}" if self.targets else self.source
 
 
-class MethodEntry(BaseModel):
+class MethodEntry(BaseModel, frozen=True, extra="forbid"):
     """A method of a suite.
 
     Attributes:
@@ -63,8 +67,6 @@ class MethodEntry(BaseModel):
         settings: on top of the preset.
         shifts: run it under these only (SHOT-P is made for PDA, SHOT-O for the others); None for all.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field(min_length=1)
     preset: str | None = None
@@ -93,14 +95,12 @@ class MethodEntry(BaseModel):
         return self.shifts is None or shift in self.shifts
 
 
-class ClassNames(BaseModel):
+class ClassNames(BaseModel, frozen=True, extra="forbid"):
     """Classes by name: those that source and target share, those of the source alone, those of the target alone.
 
     PDA takes the first two, ODA the first and the third, OPDA all. Where no target-private ones are named they are all
     others.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     shared: tuple[str, ...] = Field(min_length=1)
     source_private: tuple[str, ...] = ()
@@ -116,10 +116,8 @@ class ClassNames(BaseModel):
 AND_SO_ON = "..."
 
 
-class Playing(BaseModel):
+class Playing(BaseModel, frozen=True, extra="forbid"):
     """How the samples of a target are played; see ``DomainStream``. The defaults are the paper's way."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     order: Order = "shuffled"
     concentration: float = Field(default=0.1, gt=0.0)
@@ -182,10 +180,8 @@ def _filled(parts: list[str], text: str) -> list[str]:
     return filled
 
 
-class Variant(BaseModel):
+class Variant(BaseModel, frozen=True, extra="forbid"):
     """One column of a figure: settings of the method, or another batch size or class order of the stream."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     settings: dict[str, Any] = Field(default_factory=dict)
@@ -197,7 +193,7 @@ BASELINE = Variant(name="")
 """No change at all."""
 
 
-class Study(BaseModel):
+class Study(BaseModel, frozen=True, extra="forbid"):
     """One thing varied, everything else as it is.
 
     Attributes:
@@ -207,8 +203,6 @@ class Study(BaseModel):
         paper: what the paper's supplement found on VisDA-C OPDA; None where the paper leaves the choice open.
         method: the method it is about.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     title: str
@@ -236,9 +230,6 @@ def get_study(name: str) -> Study:
     """The study of that name."""
     found = STUDIES.get(name.replace("-", "_"))
     if found is None:
-        near = difflib.get_close_matches(name, STUDIES, n=1)
-        raise DriftgateError(
-            f"Expected a study out of {', '.join(STUDIES)} but got {name!r}; "
-            + (f"did you mean {near[0]}?" if near else "'driftgate ablate' lists them.")
-        )
+        advice = did_you_mean(name, STUDIES, "'driftgate ablate' lists them.")
+        raise DriftgateError(f"Expected a study out of {', '.join(STUDIES)} but got {name!r}; {advice}")
     return found

@@ -14,12 +14,11 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from driftgate.lab.bench.parts import BASELINE, MethodEntry, Pair, Playing, Study, Variant, playing_words, unusual
 from driftgate.lab.bench.suite import Suite
-from driftgate.lab.data.datasets import DataSet, FileData
-from driftgate.lab.data.named import open_cached
+from driftgate.lab.data.datasets import DataSet, FileData, open_cached
 from driftgate.lab.data.orders import StreamShare
 from driftgate.lab.data.streams import DomainStream
 from driftgate.lab.files import digest_of, file_sha256
@@ -36,15 +35,13 @@ LONGEST_NAME = 150
 """Characters of an id before its hash; file systems take 255 with endings."""
 
 
-class ModelJob(BaseModel):
+class ModelJob(BaseModel, frozen=True):
     """A source model to train: ``data`` under ``root``, domain ``source``, its first ``num_classes`` classes.
 
     Shifts with as many source classes share it. ``training`` holds all of ``PretrainSettings``, ``per_class`` the
     number of images of each class to train on at most, ``digest`` the whole hash, ``classes`` the classes that stand
     first where the suite names them, ``given`` the file of a model that is trained already.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     id: str
     digest: str
@@ -76,14 +73,12 @@ class ModelJob(BaseModel):
         return ClassSplit(self.num_classes, 0, 0)
 
 
-class RunJob(BaseModel):
+class RunJob(BaseModel, frozen=True):
     """One method over one stream, on the source model of ``model``.
 
     ``settings`` holds all settings of the method, ``limit`` the number of batches at most, ``unknown_share`` the share
     of unknown samples where it is not that of the data, ``study`` and ``variant`` what an ablation calls it.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     id: str
     digest: str

@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
+from scipy import signal
 
 from driftgate.lab.bench.comparable import choose, mixed_runs
 from driftgate.lab.bench.folder import json_files, load_object
@@ -279,11 +280,9 @@ def curve(values: Numbers, smooth: float, samples: int | None, batch_size: int |
     reach = round(smooth * len(heights) / 2) if smooth < 1 else int(smooth) // 2
     if reach and len(heights):
         # Fewer at both ends: the last batch may hold a few samples only and must not count for several.
-        places = np.arange(len(heights))
-        low, high = np.maximum(places - reach, 0), np.minimum(places + reach + 1, len(heights))
-        sums = np.concatenate([[0.0], np.nan_to_num(heights).cumsum()])
-        gaps = np.concatenate([[0], np.isnan(heights).cumsum()])
-        heights = np.where(gaps[high] > gaps[low], math.nan, (sums[high] - sums[low]) / (high - low))
+        near = np.ones(2 * reach + 1)
+        sums, counts = (signal.convolve(row, near, "same", "direct") for row in (heights, np.ones_like(heights)))
+        heights = sums / counts
     total = float(samples or len(heights))
     seen = np.minimum((batch_size or total / max(len(heights), 1)) * np.arange(1, len(heights) + 1), total)
     known = np.flatnonzero(np.isfinite(heights))

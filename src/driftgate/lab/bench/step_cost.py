@@ -2,11 +2,13 @@
 
 In turns, because the machine may be busy: a slow moment then hits all alike, and the ratio of two medians means
 something. Only one process works at a time. Peak memory is what the process needed during a step above what it had
-with the model loaded; it is read from the system and needs Linux.
+with the model loaded; it is read from the system and needs Linux. From it follows what each effort of a method costs on
+a model, as a multiple of one inference, and which one fits a budget.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 import time
@@ -21,10 +23,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from driftgate.methods import create
+from driftgate.methods import MethodSettings, create, get_method, resolve_settings
 from driftgate.models import UNTRAINED, SourceModel
 from driftgate.models.normalization import BatchNorm, batch_statistics
 from driftgate.models.statistics import SourceStatistics
+from driftgate.plugins import import_module
 from driftgate.resources import give_back_memory, peak_memory, reset_peak_memory, resident_memory
 from driftgate.rng import seeded
 from driftgate.types import DriftgateError
@@ -36,6 +39,12 @@ Builder = Callable[[SourceModel], Stepper]
 Opener = Callable[[], SourceModel]
 
 LOGIT_SPREAD = 4.0
+
+INFERENCE = "inference"
+"""One forward pass and the threshold of source-only: what the network costs without any adaptation."""
+
+LOW = "full in low memory"
+"""The same weights as ``full`` in less memory and more time."""
 
 QUIET_THREADS = {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0"}
 """Threads that wait actively after their work would disturb the process whose turn comes next."""
@@ -76,8 +85,10 @@ class Cost:
         return max(self.peaks)
 
 
-def method_stepper(model: SourceModel, *, name: str, settings: dict[str, Any]) -> Stepper:
-    """The step of a registered method; for ``functools.partial``."""
+def method_stepper(model: SourceModel, *, name: str, settings: dict[str, Any], imports: Sequence[str] = ()) -> Stepper:
+    """The step of a registered method, known once ``imports`` are imported; for ``functools.partial``."""
+    for module in imports:
+        import_module(module)
     return create(name, model, **settings).step
 
 
@@ -115,7 +126,8 @@ def measure(
     with _workers(configurations, opener, setting.batch_size, cpu_time=cpu_time) as workers:
         for turn in range(warmup + steps):
             for label, worker in workers.items():
-                seconds, peak = _ask(label, worker)
+                worker.send("step")
+                seconds, peak = _receive(label, worker)
                 if turn >= warmup:
                     costs[label].seconds.append(seconds)
                 costs[label].peaks.append(peak)
@@ -151,12 +163,6 @@ def _workers(
         for process in processes:
             process.terminate()
             process.join()
-
-
-def _ask(label: str, worker: Connection) -> tuple[float, int]:
-    worker.send("step")
-    seconds, peak = _receive(label, worker)
-    return seconds, peak
 
 
 def _receive(label: str, worker: Connection) -> Sequence[Any]:
@@ -221,3 +227,81 @@ def make_sure(model: SourceModel, batch_size: int) -> None:
             # Logits of this spread give entropies between sure and undecided. Assigning goes through the weight norm.
             wide = model.head.weight * (LOGIT_SPREAD / spread)
             model.head.weight = nn.Parameter(wide) if "weight" in dict(model.head.named_parameters()) else wide
+
+
+@dataclass(frozen=True)
+class EffortCost:
+    """What a batch costs on average, batches that do not teach included, and what the largest step needs.
+
+    ``peak_bytes`` are above the loaded model, optimiser and memory of the method included.
+    """
+
+    effort: str
+    seconds: float
+    longest_seconds: float
+    to_inference: float
+    peak_bytes: int
+    frames_per_second: float
+
+    def fits(self, seconds: float | None, mebibytes: float | None) -> bool:
+        """Whether a batch takes no more than that on average, and no step more memory."""
+        in_time = seconds is None or self.seconds <= seconds
+        return in_time and (mebibytes is None or self.peak_bytes <= mebibytes * 2**20)
+
+
+def effort_settings(method: str, preset: str | None, given: dict[str, Any]) -> dict[str, MethodSettings]:
+    """The settings of every effort of a method, the dearest first, those ``given`` on top; none for one that has no
+    gradient to save."""
+    efforts = getattr(get_method(method).Settings, "efforts", {})
+    if not efforts:
+        raise DriftgateError(
+            f"Expected a method that learns by gradient but {method!r} has no efforts to choose from; name "
+            "another --method."
+        )
+    rows = {name: {"effort": name} for name in efforts}
+    rows = {"full": rows["full"], LOW: {"effort": "full", "memory": "low"}, **rows}
+    return {name: resolve_settings(method, preset, {**extra, **given}) for name, extra in rows.items()}
+
+
+def measure_efforts(
+    open_model: Opener,
+    method: str,
+    *,
+    batch_size: int,
+    preset: str | None = None,
+    settings: dict[str, Any] | None = None,
+    imports: tuple[str, ...] = (),
+    rounds: int = 4,
+    on_step: Callable[[str, int, int], None] | None = None,
+) -> list[EffortCost]:
+    """Steps of every effort in turns, each in a process of its own; the first is the plain inference.
+
+    ``rounds`` grow to whole turns of the batches that teach.
+    """
+    efforts = effort_settings(method, preset, settings or {})
+    shares = [float(getattr(chosen, "teach_share", 1.0)) for chosen in efforts.values()]
+    turn = math.lcm(*(round(1 / share) for share in shares if share > 0))
+    precision = {"precision": next(iter(efforts.values())).precision}
+    builders: dict[str, Builder] = {INFERENCE: partial(method_stepper, name="source-only", settings=precision)}
+    for name, chosen in efforts.items():
+        builders[name] = partial(method_stepper, name=method, settings=chosen.model_dump(), imports=imports)
+    setting, steps = Setting("", 0, (0, 0), batch_size), turn * math.ceil(rounds / turn)
+    costs = measure(builders, setting, steps=steps, warmup=1, on_step=on_step, open_model=open_model)
+    means = [sum(cost.seconds) / len(cost.seconds) for cost in costs]
+    return [
+        EffortCost(
+            cost.label,
+            seconds=seconds,
+            longest_seconds=max(cost.seconds),
+            to_inference=seconds / means[0],
+            peak_bytes=cost.peak_bytes,
+            frames_per_second=batch_size / seconds,
+        )
+        for cost, seconds in zip(costs, means, strict=True)
+    ]
+
+
+def choose_effort(costs: list[EffortCost], seconds: float | None, mebibytes: float | None) -> EffortCost | None:
+    """The dearest effort that fits the budget; None where not even the cheapest does."""
+    fitting = [cost for cost in costs if cost.effort != INFERENCE and cost.fits(seconds, mebibytes)]
+    return fitting[0] if fitting else None

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Sequence
 from importlib import resources
@@ -13,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
-from driftgate.lab.bench.parts import ClassNames, MethodEntry, Pair, Playing, check_shares, parse_shares
+from driftgate.lab.bench.parts import ClassNames, MethodEntry, Pair, Playing, check_shares, did_you_mean, parse_shares
 from driftgate.lab.data.datasets import DATASETS
 from driftgate.lab.data.orders import Arrangement, Order
 from driftgate.lab.pretrain import PretrainSettings
@@ -35,7 +34,7 @@ MOST_SEEDS, LONGEST_SEEDS = 10_000, 100_000
 """Seeds of a suite, and letters that name them; ``seeds: 9999999999`` would fill all memory."""
 
 
-class Suite(BaseModel):
+class Suite(BaseModel, frozen=True, extra="forbid"):
     """A benchmark; see docs/bench.md.
 
     Attributes:
@@ -58,8 +57,6 @@ class Suite(BaseModel):
         source_per_seed: train a source model of its own for each seed, instead of one that all seeds share.
         training: settings of source training on top of the data set's own; see ``PretrainSettings``.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
     title: str = ""
@@ -145,9 +142,7 @@ class Suite(BaseModel):
     @property
     def playing(self) -> Playing:
         """How the streams are played."""
-        return Playing(
-            order=self.order, concentration=self.concentration, arrangement=self.arrangement, repeat=self.repeat
-        )
+        return Playing(**self.model_dump(include=set(Playing.model_fields)))
 
     def training_settings(self, seed: int) -> PretrainSettings:
         """The recipe of the source models."""
@@ -161,14 +156,10 @@ class Suite(BaseModel):
         """Refuse methods, presets and settings that do not exist; the suite was read without looking at them."""
         missing = [entry.name for entry in self.methods if entry.name not in available()]
         if missing:
-            near = difflib.get_close_matches(missing[0], available(), n=1)
+            own = "choose with --methods, or make one of your own known with --import my_module."
             raise DriftgateError(
                 f"Expected methods out of {', '.join(available())} but suite {self.name} has {', '.join(missing)}; "
-                + (
-                    f"did you mean {near[0]}?"
-                    if near
-                    else "choose with --methods, or make one of your own known with --import my_module."
-                )
+                f"{did_you_mean(missing[0], available(), own)}"
             )
         for entry in self.methods:
             entry.resolve(self.data, 0)
@@ -284,10 +275,9 @@ def read_suite(name: str | Path) -> Suite:
         return parse_suite(_yaml(known[str(name)], f"suite {name}"), f"suite {name}")
     path = Path(name)
     if not path.is_file():
-        near = difflib.get_close_matches(str(name), known, n=1)
+        advice = did_you_mean(str(name), known, "'driftgate bench' lists them.")
         raise DriftgateError(
-            f"Expected a suite out of {', '.join(known)} or the path of a YAML file but got {str(name)!r}"
-            + (f"; did you mean {near[0]}?" if near else ".")
+            f"Expected a suite out of {', '.join(known)} or the path of a YAML file but got {str(name)!r}; {advice}"
         )
     try:
         text = path.read_text(encoding="utf-8")

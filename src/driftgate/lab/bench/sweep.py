@@ -29,7 +29,7 @@ from threadpoolctl import threadpool_limits
 from driftgate.files import write_text
 from driftgate.lab.bench.folder import SweepFolder
 from driftgate.lab.bench.plan import Job, ModelJob, Plan, RunJob
-from driftgate.lab.data.named import few_per_class
+from driftgate.lab.data.datasets import few_per_class
 from driftgate.lab.pretrain import PretrainSettings, pretrain
 from driftgate.log import StreamLog
 from driftgate.methods import create, homes

@@ -104,12 +104,12 @@ def number(value: float, decimals: int = 1) -> str:
     return EMPTY if value is None or math.isnan(value) else f"{value:.{decimals}f}"
 
 
-def signed(value: float, decimals: int = 1) -> str:
+def signed(value: float) -> str:
     """With its sign, a real minus."""
     if math.isnan(value):
         return EMPTY
-    text = f"{value:+.{decimals}f}"
-    return text.replace("-", MINUS) if float(text) != 0 else f"±{abs(value):.{decimals}f}"
+    text = f"{value:+.1f}"
+    return text.replace("-", MINUS) if float(text) != 0 else "±0.0"
 
 
 def shifts_of(runs: pd.DataFrame) -> list[str]:
@@ -366,25 +366,16 @@ def suite_tables(suite: Results) -> list[Table]:
         return []
     rows, paper, pairs = by_method(runs), published_suite(suite.name), len(pairs_of(runs))
 
-    def table(name: str, title: str, columns: Sequence[Column]) -> Table:
+    def table(part: str, words: str, columns: Sequence[Column]) -> Table:
+        name, title = "-".join(filter(None, (suite.name, part))), ": ".join(filter(None, (suite.title, words)))
         return build_table(name, title, "Method", rows, columns, name_of=method_name, paper=paper)
 
     if pairs <= MAX_PAIRS_IN_ONE_TABLE:
-        return [table(suite.name, suite.title, result_columns(runs))]
-    overview = table(
-        f"{suite.name}-means", f"{suite.title}: means over {pairs} pairs", result_columns(runs, means_only=True)
-    )
-    return [
-        overview,
-        *(
-            table(
-                f"{suite.name}-{shift}",
-                f"{suite.title}: {column_group(shift)}",
-                result_columns(runs[runs["shift"] == shift]),
-            )
-            for shift in shifts_of(runs)
-        ),
-    ]
+        return [table("", "", result_columns(runs))]
+    tables = [table("means", f"means over {pairs} pairs", result_columns(runs, means_only=True))]
+    for shift in shifts_of(runs):
+        tables.append(table(shift, column_group(shift), result_columns(runs[runs["shift"] == shift])))
+    return tables
 
 
 def study_table(suite: Results, study: str) -> Table:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from driftgate.lab.cli import options
 from driftgate.lab.cli.app import app
+from driftgate.lab.cli.console import refuse
 
 
 @options.command(
@@ -59,6 +60,4 @@ def _refuse(given: Mapping[str, object], where: str) -> None:
     """Refuse options that were given and would be passed over in silence."""
     names = [name for name, value in given.items() if value is not None]
     if names:
-        from driftgate.types import DriftgateError
-
-        raise DriftgateError(f"Expected no --{', --'.join(names)} {where}; leave it out.")
+        refuse(f"Expected no --{', --'.join(names)} {where}; leave it out.")

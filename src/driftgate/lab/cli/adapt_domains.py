@@ -7,16 +7,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from rich.table import Table
+
 from driftgate.guard import Guard
-from driftgate.lab.cli.console import kibibytes, make_table, note, output, percent, print_json, progress_bars
-from driftgate.lab.cli.experiment import (
-    Choice,
-    open_split,
-    progress_file,
-    resumable,
-    source_class_names,
-    split_names,
-)
+from driftgate.lab.cli import experiment
+from driftgate.lab.cli.console import kibibytes, note, percent, print_result, progress_bars
+from driftgate.lab.cli.experiment import Choice
 from driftgate.lab.cli.options import DataOptions, RunOptions, StreamOptions
 from driftgate.lab.data.orders import StreamShare
 from driftgate.lab.data.streams import DomainStream
@@ -48,13 +44,13 @@ def adapt_domains(choice: Choice, data: DataOptions, played: StreamOptions, run:
     if run.resume and run.max_delay is not None:
         raise DriftgateError("Expected --max-delay without --resume: learning hangs on the clock; leave one out.")
     choice.check_file()
-    checkpoint = None if run.out is None else progress_file(run.out / PROGRESS, run.resume)
+    checkpoint = None if run.out is None else experiment.progress_file(run.out / PROGRESS, run.resume)
     checkpoint = None if played.guard or run.max_delay is not None else checkpoint
     stream, classes, source = open_stream(choice, data, played, run)
     method = choice.create(source)
     compiled = played.compile_backbone and _try_to_compile(source, run.batch_size)
     protocol = _protocol(choice, data, played, run, stream)
-    with resumable(checkpoint, run.save):
+    with experiment.resumable(checkpoint, run.save):
         with progress_bars() as report, ExitStack() as stack:
             guard = Guard(method, _new_folder(run.out, stack)) if played.guard else None
             label = f"{method.name} on {', '.join(protocol['target'])}"
@@ -77,29 +73,21 @@ def adapt_domains(choice: Choice, data: DataOptions, played: StreamOptions, run:
             result.save(run.out / RECORD)
         if run.save is not None:
             method.save(run.save)
-    if run.as_json:
-        print_json(result.record)
-    else:
-        _print_record(result.record)
-    if stream.skipped:
-        note(f"{len(stream.skipped)} images could not be read, the first is {stream.skipped[0]}.")
-    if run.out is not None:
-        note(f"The record is in {run.out / RECORD}.")
-    if run.save is not None:
-        note(f"The adapted method is in {run.save}.")
+    print_result(result.record, _table(result.record), run.as_json)
+    experiment.tell_rest(stream.skipped, {"record is": run.out and run.out / RECORD, "adapted method is": run.save})
 
 
 def open_stream(
     choice: Choice, data: DataOptions, played: StreamOptions, run: RunOptions
 ) -> tuple[DomainStream, ClassSplit, SourceModel]:
     """The stream that the options name, its classes, and the model it is for."""
-    dataset, classes = open_split(data)
+    dataset, classes = experiment.open_split(data)
     source = choice.open_model()
-    source.check_class_names(source_class_names(dataset, classes))
+    source.check_class_names(experiment.source_class_names(dataset, classes))
     share = None if played.unknown_share is None else StreamShare.parse(played.unknown_share)
     classes = classes if share is None else share.scored(classes)
     stream = DomainStream(
-        [dataset.domain(name, seed=run.seed) for name in split_names(played.target or [])],
+        [dataset.domain(name, seed=run.seed) for name in experiment.split_names(played.target or [])],
         classes,
         input_size=source.spec.image_size,
         batch_size=run.batch_size,
@@ -122,16 +110,16 @@ def _protocol(
     choice: Choice, data: DataOptions, played: StreamOptions, run: RunOptions, stream: DomainStream
 ) -> dict[str, Any]:
     """What must be the same for a stopped run to go on: all that decides the numbers, but not where the files lie."""
-    domains = stream.domains
+    domains, file = stream.domains, choice.given.model
     return {
         "data": data.data,
         "target": [domain.name for domain in domains],
         "images_per_target": [len(domain) for domain in domains],
         "class_order": stream.split.order,
-        "model_file": None if choice.file is None else choice.file.name,
-        "model_sha256": None if choice.file is None else file_sha256(choice.file),
-        "network": choice.network,
-        "preset": choice.preset,
+        "model_file": None if file is None else file.name,
+        "model_sha256": None if file is None else file_sha256(file),
+        "network": choice.given.network,
+        "preset": choice.given.preset,
         "seed": run.seed,
         "batch_size": run.batch_size,
         "drop_last": played.drop_last,
@@ -168,35 +156,25 @@ def _try_to_compile(source: SourceModel, batch_size: int) -> bool:
     return trial.used
 
 
-def _print_record(record: dict[str, Any]) -> None:
-    protocol, metrics = record["protocol"], record["metrics"]
+def _table(record: dict[str, Any]) -> Table:
+    protocol, shares = record["protocol"], record["shares"]
     title = (
         f"{record['method']} on {', '.join(protocol['target'])}, {protocol['shift']} {protocol['split']}, "
         f"{protocol['samples']:,} images in {protocol['batches']} batches"
     )
-    table = make_table(title, ("what", "value", "meaning"), left=("what", "meaning"))
-    table.columns[2].no_wrap = False
-    for name, value in metrics.items():
-        style = "bold" if name == record["score"] else None
-        table.add_row(name, percent(value), record["definitions"][name], style=style)
-    table.add_row("halves", " / ".join(percent(value) for value in record["halves"]), "the score of each half")
+    rows = [(name, percent(value), record["definitions"][name]) for name, value in record["metrics"].items()]
+    rows.append(("halves", " / ".join(map(percent, record["halves"])), "the score of each half"))
     if protocol["batches"] >= LONG_STREAM:
-        table.add_row("tenths", " ".join(percent(value) for value in record["tenths"]), "the score of each tenth")
-    for name, meaning in SHARES.items():
-        if name in record["shares"]:
-            table.add_row(f"{name} share", percent(record["shares"][name]), meaning)
-    milliseconds = 1000 * record["seconds"]["median_per_batch"]
-    table.add_row("ms per batch", f"{milliseconds:.0f}", f"median; predict and learn, on {record['device']}")
-    table.add_row("state KiB", kibibytes(record["state_bytes"]), "carried across batches, beyond the network")
-    table.add_row(
-        "peak MiB", f"{record['peak_memory_bytes'] / 2**20:,.0f}", "largest memory above that of the loaded model"
-    )
-    if "pace" in record:
-        pace = record["pace"]
-        told = f"batches learned from and not; {pace['late']} predictions came later than {pace['max_delay']:g} s"
-        table.add_row("learned / not", f"{pace['learned']} / {pace['not_learned']}", told)
+        rows.append(("tenths", " ".join(map(percent, record["tenths"])), "the score of each tenth"))
+    rows += [(f"{name} share", percent(shares[name]), told) for name, told in SHARES.items() if name in shares]
+    milliseconds, peak = 1000 * record["seconds"]["median_per_batch"], record["peak_memory_bytes"] / 2**20
+    rows += [
+        ("ms per batch", f"{milliseconds:.0f}", f"median; predict and learn, on {record['device']}"),
+        ("state KiB", kibibytes(record["state_bytes"]), "carried across batches, beyond the network"),
+        ("peak MiB", f"{peak:,.0f}", "largest memory above that of the loaded model"),
+        *experiment.pace_rows(record),
+    ]
     if "guard" in record:
-        events = [event for event in record["guard"]["events"] if event["kind"] != "snapshot"]
-        told = "; ".join(event["reason"] for event in events)
-        table.add_row("alarms", str(record["guard"]["alarms"]), told or "of the guard: all was well")
-    output.print(table)
+        told = "; ".join(event["reason"] for event in record["guard"]["events"] if event["kind"] != "snapshot")
+        rows.append(("alarms", str(record["guard"]["alarms"]), told or "of the guard: all was well"))
+    return experiment.what_table(title, rows, bold=record["score"])

@@ -9,10 +9,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from rich.table import Table
+
 from driftgate.checkpoint import Pace
 from driftgate.files import only_writer, write_text
-from driftgate.lab.cli.console import duration, make_table, note, output, percent, print_json
-from driftgate.lab.cli.experiment import Choice
+from driftgate.lab.cli.console import duration, note, percent, print_result
+from driftgate.lab.cli.experiment import Choice, pace_rows, tell_rest, what_table
 from driftgate.lab.cli.options import PictureOptions, RunOptions
 from driftgate.lab.data.pictures import PictureFolder
 from driftgate.log import Step, Tally
@@ -75,7 +77,7 @@ class PredictionsFile:
 def adapt_images(choice: Choice, images: Path, pictures: PictureOptions, run: RunOptions, max_pixels: int) -> None:
     """Predict and learn, picture by picture as they come; Ctrl-C ends it like the end of the folder."""
     started = time.perf_counter()
-    method = choice.create(choice.open_model())
+    method = choice.create()
     if run.resume and run.save is not None and run.save.exists():
         method = saved_method(run.save, method)
     names, file = method.model.spec.class_names, pictures.predictions
@@ -114,15 +116,8 @@ def adapt_images(choice: Choice, images: Path, pictures: PictureOptions, run: Ru
     path = None if run.out is None else run.out / RECORD
     if path is not None:
         write_text(path, json.dumps(record, indent=2, allow_nan=False) + "\n")
-    if run.as_json:
-        print_json(record)
-    else:
-        _print(record)
-    if folder.skipped:
-        note(f"{len(folder.skipped)} pictures could not be read, the first is {folder.skipped[0]}.")
-    for what, place in (("rows are", file), ("adapted method is", run.save), ("record is", path)):
-        if place is not None:
-            note(f"The {what} in {place}.")
+    print_result(record, _table(record), run.as_json)
+    tell_rest(folder.skipped, {"rows are": file, "adapted method is": run.save, "record is": path}, "pictures")
 
 
 def saved_method(path: Path, fresh: Method) -> Method:
@@ -152,23 +147,21 @@ def _record(method: Method, images: Path, tally: Tally, folder: PictureFolder, s
     }
 
 
-def _print(record: dict[str, Any]) -> None:
+def _table(record: dict[str, Any]) -> Table:
     told = record["without_labels"]
     title = (
         f"{record['method']} on {record['images']}: {record['samples']:,} pictures in {record['batches']} batches, "
         f"{len(record['skipped'])} skipped, {duration(record['seconds'])}"
     )
-    table = make_table(title, ("what", "value", "meaning"), left=("what", "meaning"))
-    table.add_row("rejected", percent(told["rejected_share"]), "share of pictures predicted as unknown", style="bold")
-    table.add_row("learned", percent(told["learned_share"]), "share of pictures that got a pseudo-label")
-    table.add_row("novelty", f"{told['mean_novelty']:.4g}", "mean; larger = more unknown")
+    rows = [
+        ("rejected", percent(told["rejected_share"]), "share of pictures predicted as unknown"),
+        ("learned", percent(told["learned_share"]), "share of pictures that got a pseudo-label"),
+        ("novelty", f"{told['mean_novelty']:.4g}", "mean; larger = more unknown"),
+    ]
     for name, value in told["mean_losses"].items():
-        table.add_row(f"loss {name}", f"{value:.4g}", "mean over the batches that had it")
-    if "pace" in record:
-        pace = record["pace"]
-        late = f"batches learned from and not; {pace['late']} predictions came later than {pace['max_delay']:g} s"
-        table.add_row("learned / not", f"{pace['learned']} / {pace['not_learned']}", late)
+        rows.append((f"loss {name}", f"{value:.4g}", "mean over the batches that had it"))
+    rows += pace_rows(record)
     for name, share in sorted(told["class_shares"].items(), key=lambda item: -item[1])[:10]:
         if share > 0:
-            table.add_row(name, percent(share), "share of pictures predicted as this class")
-    output.print(table)
+            rows.append((name, percent(share), "share of pictures predicted as this class"))
+    return what_table(title, rows, bold="rejected")

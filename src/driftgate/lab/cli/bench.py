@@ -10,6 +10,7 @@ import typer
 
 from driftgate.lab.cli import options
 from driftgate.lab.cli.app import app
+from driftgate.lab.cli.console import refuse
 from driftgate.lab.cli.sweeping import do_plan, end_with_failures, list_studies, list_suites, print_scores, show_plan
 
 if TYPE_CHECKING:
@@ -20,51 +21,32 @@ if TYPE_CHECKING:
 class SweepOptions:
     """What to take of a suite, its source models, and how to run it."""
 
-    shifts: Annotated[str | None, typer.Option("--shifts", help="Category shifts: PDA,ODA,OPDA.")] = None
-    pairs: Annotated[
-        str | None, typer.Option("--pairs", help="Pairs like photo->cartoon+sketch, or sources; separated by commas.")
-    ] = None
-    seeds: Annotated[str | None, typer.Option("--seeds", help="How many seeds (3), or which ones (0,4 or 4,).")] = None
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            help="A setting as METHOD.KEY=VALUE, like gmm.lr=0.01 or gmm.preset=paper, or of source training, like "
-            "training.backbone_norm=running; repeat it.",
-        ),
-    ] = None
-    epochs: Annotated[
-        int | None, typer.Option("--epochs", min=1, help="Of source training; short for --set training.epochs=N.")
-    ] = None
-    limit: Annotated[
-        int | None, typer.Option("--limit", min=1, help="Only the first so many batches of each stream.")
-    ] = None
-    quick_training: Annotated[
-        bool, typer.Option("--quick-training", help="Source models from one epoch on 40 images a class: a rehearsal.")
-    ] = False
+    shifts: str | None = options.option(None, "Category shifts: PDA,ODA,OPDA.")
+    pairs: str | None = options.option(None, "Pairs like photo->cartoon+sketch, or sources; separated by commas.")
+    seeds: str | None = options.option(None, "How many seeds (3), or which ones (0,4 or 4,).")
+    settings: list[str] | None = options.option(
+        None,
+        "A setting as METHOD.KEY=VALUE, like gmm.lr=0.01 or gmm.preset=paper, or of source training, like "
+        "training.backbone_norm=running; repeat it.",
+        "--set",
+    )
+    epochs: int | None = options.option(None, "Of source training; short for --set training.epochs=N.", min=1)
+    limit: int | None = options.option(None, "Only the first so many batches of each stream.", min=1)
+    quick_training: bool = options.option(False, "Source models from one epoch on 40 images a class: a rehearsal.")
     root: options.Root = None
-    out: Annotated[Path | None, typer.Option("--out", help="Folder of results; runs/<suite> if not given.")] = None
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            "--workers", min=1, help="Runs at a time, one core each; as many as there are cores if not given."
-        ),
-    ] = None
-    backend: Annotated[
-        str, typer.Option("--backend", help="loky (this machine), ray (an existing cluster) or serial (this process).")
-    ] = "loky"
+    out: Path | None = options.option(None, "Folder of results; runs/<suite> if not given.")
+    workers: int | None = options.option(
+        None, "Runs at a time, one core each; as many as there are cores if not given.", min=1
+    )
+    backend: str = options.option("loky", "loky (this machine), ray (an existing cluster) or serial (this process).")
     device: options.Device = "auto"
-    backbone: Annotated[
-        str | None, typer.Option("--backbone", help="Another backbone than the suite's: cnn, lite0 ...")
-    ] = None
+    backbone: str | None = options.option(None, "Another backbone than the suite's: cnn, lite0 ...")
     weights: options.Weights = None
     input_size: options.InputSize = None
     precision: options.Precision = None
-    model: Annotated[
-        Path | None, typer.Option("--model", help="A source model that is trained already, instead of training one.")
-    ] = None
+    model: Path | None = options.option(None, "A source model that is trained already, instead of training one.")
     imports: options.Imports = None
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and tell how long they would take.")] = False
+    dry_run: bool = options.option(False, "List the runs and tell how long they would take.")
     as_json: options.AsJson = False
 
     def select(self, suite: str, methods: str | None = None) -> Suite:
@@ -86,38 +68,17 @@ class SweepOptions:
 class SuiteOptions:
     """Other methods, classes and streams than the suite's."""
 
-    methods: Annotated[
-        str | None, typer.Option("--methods", help="Methods, separated by commas; the suite's if not given.")
-    ] = None
-    shared: Annotated[
-        str | None, typer.Option("--shared", help="Shared classes by name, separated by commas, instead of a split.")
-    ] = None
-    source_private: Annotated[
-        str | None, typer.Option("--source-private", help="With --shared: classes of the source alone.")
-    ] = None
-    target_private: Annotated[
-        str | None, typer.Option("--target-private", help="With --shared: unknown classes; all others if not given.")
-    ] = None
-    order: Annotated[
-        str | None,
-        typer.Option("--order", help="Of the streams: shuffled, or dirichlet for classes that come together."),
-    ] = None
-    concentration: Annotated[
-        float | None, typer.Option("--concentration", help="Of the Dirichlet order; small = one class at a time.")
-    ] = None
-    arrangement: Annotated[
-        str | None, typer.Option("--arrangement", help="Several targets mixed, or continual: one after another.")
-    ] = None
-    repeat: Annotated[
-        int | None, typer.Option("--repeat", min=1, help="Play each stream so many times; continual domains come back.")
-    ] = None
-    unknown_share: Annotated[
-        str | None,
-        typer.Option(
-            "--unknown-share",
-            help="Streams with these shares of unknown samples: 0,0.1,...,0.9; 0->0.8 changes along the stream.",
-        ),
-    ] = None
+    methods: str | None = options.option(None, "Methods, separated by commas; the suite's if not given.")
+    shared: str | None = options.option(None, "Shared classes by name, separated by commas, instead of a split.")
+    source_private: str | None = options.option(None, "With --shared: classes of the source alone.")
+    target_private: str | None = options.option(None, "With --shared: unknown classes; all others if not given.")
+    order: str | None = options.option(None, "Of the streams: shuffled, or dirichlet for classes that come together.")
+    concentration: float | None = options.option(None, "Of the Dirichlet order; small = one class at a time.")
+    arrangement: str | None = options.option(None, "Several targets mixed, or continual: one after another.")
+    repeat: int | None = options.option(None, "Play each stream so many times; continual domains come back.", min=1)
+    unknown_share: str | None = options.option(
+        None, "Streams with these shares of unknown samples: 0,0.1,...,0.9; 0->0.8 changes along the stream."
+    )
 
     def changes(self) -> dict[str, Any]:
         """What they change of a suite, by its keys."""
@@ -156,7 +117,7 @@ def ablate(
         str | None, typer.Argument(help="Name of a study, or several separated by commas; without it, they are listed.")
     ] = None,
     *,
-    suite: Annotated[str, typer.Option("--suite", help="Name of a suite, or the path of your own (YAML).")] = "digits",
+    suite: Annotated[str, typer.Option(help="Name of a suite, or the path of your own (YAML).")] = "digits",
     sweep: SweepOptions,
 ) -> None:
     """Vary one thing of the method over a suite: the supplement's studies, and what the paper leaves open.
@@ -200,9 +161,7 @@ def _sweep(suite: Suite, given: SweepOptions, studies: list[str] | None = None) 
 
 def _names(text: str | None, place: str) -> list[str]:
     """Names with commas between; none if nothing was given."""
-    from driftgate.types import DriftgateError
-
     names = [] if text is None else [part.strip() for part in text.split(",") if part.strip()]
     if text is not None and not names:
-        raise DriftgateError(f"Expected names after {place}, with commas between, but got {text!r}; or leave it out.")
+        refuse(f"Expected names after {place}, with commas between, but got {text!r}; or leave it out.")
     return names

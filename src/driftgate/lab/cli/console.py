@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal, NoReturn
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -46,6 +46,13 @@ def fail(message: str) -> None:
     errors.print(line, markup=False, soft_wrap=True)
 
 
+def refuse(message: str) -> NoReturn:
+    """End the command as a mistake that the user can mend."""
+    from driftgate.types import DriftgateError  # with torch, which is slow to import
+
+    raise DriftgateError(message)
+
+
 def note(message: str) -> None:
     """A remark beside the result, on stderr."""
     errors.print(message, markup=False, soft_wrap=True)
@@ -57,12 +64,35 @@ def print_json(document: Any) -> None:
     sys.stdout.flush()  # a full disk is told of here, not when the interpreter ends
 
 
-def make_table(title: str, columns: Sequence[str], *, left: Sequence[str] = ()) -> Table:
-    """A table whose columns are right-aligned but for those named in ``left``."""
+def make_table(
+    title: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]] = (),
+    *,
+    left: Sequence[str] = (),
+    widths: Mapping[str, int | None] | None = None,
+    bold: str | None = None,
+) -> Table:
+    """A table whose columns are right-aligned but for those named in ``left``; the row that begins with ``bold`` is so.
+
+    Columns in ``widths`` may have several lines, each at most so wide.
+    """
     table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
-    for column in columns:
-        table.add_column(column, justify="left" if column in left else "right", no_wrap=True)
+    widths = widths or {}
+    for name in columns:
+        justify: Literal["left", "right"] = "left" if name in left else "right"
+        table.add_column(name, justify=justify, no_wrap=name not in widths, max_width=widths.get(name))
+    for row in rows:
+        table.add_row(*row, style="bold" if bold is not None and row[0] == bold else None)
     return table
+
+
+def print_result(document: Any, shown: RenderableType, as_json: bool) -> None:
+    """The result of a command, as JSON where that was asked for."""
+    if as_json:
+        print_json(document)
+    else:
+        output.print(shown)
 
 
 def percent(value: float | None) -> str:
@@ -83,32 +113,23 @@ def duration(seconds: float) -> str:
 
 
 @contextmanager
-def progress_bars(pieces: int | None = None) -> Iterator[Report]:
-    """Bars on stderr: one for each piece of work at hand, one for all ``pieces``. Plain lines where no terminal is."""
+def progress_bars() -> Iterator[Report]:
+    """Bars on stderr, one for each piece of work at hand. Plain lines where no terminal is."""
     if not errors.is_terminal:
         yield _print_when_done
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(compact=True))
     with Progress(*columns, console=errors, transient=True) as progress:
-        overall = progress.add_task("all", total=pieces) if pieces else None
-        yield _Bars(progress, overall)
+        tasks: dict[str, TaskID] = {}
 
+        def report(label: str, done: int, total: int) -> None:
+            if label not in tasks:
+                tasks[label] = progress.add_task(label, total=total)
+            progress.update(tasks[label], completed=done, total=total)
+            if done >= total:
+                progress.remove_task(tasks.pop(label))
 
-class _Bars:
-    """Keeps a bar for every piece of work at hand, and lets the other count the pieces that are done."""
-
-    def __init__(self, progress: Progress, overall: TaskID | None) -> None:
-        self.progress, self.overall = progress, overall
-        self.tasks: dict[str, TaskID] = {}
-
-    def __call__(self, label: str, done: int, total: int) -> None:
-        if label not in self.tasks:
-            self.tasks[label] = self.progress.add_task(label, total=total)
-        self.progress.update(self.tasks[label], completed=done, total=total)
-        if done >= total:
-            self.progress.remove_task(self.tasks.pop(label))
-            if self.overall is not None:
-                self.progress.advance(self.overall)
+        yield report
 
 
 def _print_when_done(label: str, done: int, total: int) -> None:

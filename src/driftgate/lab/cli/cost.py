@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from driftgate.lab.cli import options
 from driftgate.lab.cli.app import app
-from driftgate.lab.cli.console import make_table, note, output, print_json, progress_bars
+from driftgate.lab.cli.console import make_table, note, output, print_json, progress_bars, refuse
 
 if TYPE_CHECKING:
-    from driftgate.lab.bench.effort_cost import EffortCost
+    from driftgate.lab.bench.step_cost import EffortCost
 
 
 @options.command(
@@ -21,13 +21,11 @@ if TYPE_CHECKING:
 def cost(
     *,
     chosen: options.MethodOptions,
-    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Samples of a step.")] = 64,
-    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Steps of each effort that are timed.")] = 4,
-    budget_seconds: Annotated[
-        float | None, typer.Option("--budget-seconds", min=0.0, help="That a batch may take on average.")
-    ] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Samples of a step.")] = 64,
+    rounds: Annotated[int, typer.Option(min=1, help="Steps of each effort that are timed.")] = 4,
+    budget_seconds: Annotated[float | None, typer.Option(min=0.0, help="That a batch may take on average.")] = None,
     budget_mib: Annotated[
-        float | None, typer.Option("--budget-mib", min=0.0, help="Memory a step may need beyond the loaded model.")
+        float | None, typer.Option(min=0.0, help="Memory a step may need beyond the loaded model.")
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -36,22 +34,19 @@ def cost(
     Random inputs, which the network is made partly sure of: what is measured is time and memory, not what is learned.
     Each effort has a process of its own, and they take their steps in turns, so that a busy machine slows all alike.
     """
-    from driftgate.lab.bench.effort_cost import choose_effort, measure_efforts
+    from driftgate.lab.bench.step_cost import choose_effort, measure_efforts
     from driftgate.lab.cli.experiment import make_choice
-    from driftgate.types import DriftgateError
 
     if chosen.device not in ("auto", "cpu"):
-        raise DriftgateError(
-            f"Expected the CPU, whose memory is measured, but got {chosen.device}; leave out --device."
-        )
+        refuse(f"Expected the CPU, whose memory is measured, but got {chosen.device}; leave out --device.")
     choice = make_choice(replace(chosen, device="cpu"))
     choice.open_model()  # what is wrong with it should be told here, not by a process
     with progress_bars() as report:
         costs = measure_efforts(
             choice.open_model,
-            choice.method,
+            chosen.method,
             batch_size=batch_size,
-            preset=choice.preset,
+            preset=chosen.preset,
             settings=choice.settings,
             imports=tuple(chosen.imports or ()),
             rounds=rounds,
@@ -59,10 +54,10 @@ def cost(
         )
     found = choose_effort(costs, budget_seconds, budget_mib)
     if as_json:
-        rows = [row.as_dict() | {"fits": row.fits(budget_seconds, budget_mib)} for row in costs]
-        print_json({"method": choice.method, "batch_size": batch_size, "costs": rows, "choice": found and found.effort})
+        rows = [asdict(row) | {"fits": row.fits(budget_seconds, budget_mib)} for row in costs]
+        print_json({"method": chosen.method, "batch_size": batch_size, "costs": rows, "choice": found and found.effort})
         return
-    _print(costs, choice.method, batch_size, budget_seconds, budget_mib)
+    _print(costs, chosen.method, batch_size, budget_seconds, budget_mib)
     if found is None:
         note("None fits; take smaller batches or pictures, or source-only, which is the inference itself.")
     elif budget_seconds is not None or budget_mib is not None:
@@ -73,16 +68,13 @@ def _print(
     costs: list[EffortCost], method: str, batch_size: int, seconds: float | None, mebibytes: float | None
 ) -> None:
     columns = ("effort", "seconds a batch", "longest", "to inference", "peak MiB", "frames a second", "fits")
-    table = make_table(f"{method}, {batch_size} samples a batch", columns, left=("effort",))
-    for row in costs:
-        table.add_row(
-            row.effort,
-            f"{row.seconds:.3f}",
-            f"{row.longest_seconds:.3f}",
-            f"{row.to_inference:.2f}",
-            f"{row.peak_bytes / 2**20:,.0f}",
-            f"{row.frames_per_second:.3g}",
+    rows = [
+        (
+            *(row.effort, f"{row.seconds:.3f}", f"{row.longest_seconds:.3f}", f"{row.to_inference:.2f}"),
+            *(f"{row.peak_bytes / 2**20:,.0f}", f"{row.frames_per_second:.3g}"),
             "yes" if row.fits(seconds, mebibytes) else "no",
         )
-    output.print(table)
+        for row in costs
+    ]
+    output.print(make_table(f"{method}, {batch_size} samples a batch", columns, rows, left=("effort",)))
     output.print("- Peak of the process above the loaded model.", style="dim")

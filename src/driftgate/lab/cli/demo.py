@@ -15,13 +15,10 @@ from driftgate.lab.cli.sweeping import do_plan, end_with_failures
 
 @app.command(epilog="Example: [bold]driftgate demo --seeds 1 --out runs/demo[/bold]")
 def demo(
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Number of seeds to average over.")] = 3,
-    out: Annotated[Path, typer.Option("--out", help="Folder for summary.json, records and picture.")] = Path(
-        "runs/demo"
-    ),
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds to average over.")] = 3,
+    out: Annotated[Path, typer.Option(help="Folder for summary.json, records and picture.")] = Path("runs/demo"),
     limit: Annotated[
-        int | None,
-        typer.Option("--limit", min=1, help="Only so many batches of each stream, after a short training: a dry run."),
+        int | None, typer.Option(min=1, help="Only so many batches of each stream, after a short training: a dry run.")
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:

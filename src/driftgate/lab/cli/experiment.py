@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast, get_args
 
 import torch
+from rich.table import Table
 from torch import nn
 
 from driftgate.files import only_writer
-from driftgate.lab.cli.console import note
+from driftgate.lab.cli.console import make_table, note
 from driftgate.lab.cli.options import DataOptions, MethodOptions
 from driftgate.lab.data.datasets import DataSet, open_dataset
 from driftgate.methods import Method, create, resolve_settings
@@ -27,49 +28,62 @@ from driftgate.types import DriftgateError
 
 @dataclass(frozen=True)
 class Choice:
-    """The method and the model that the options name: a file, a network of the user's own, or the one in the other.
+    """The method and the model that the options name, and all settings of the method that were given."""
 
-    ``network`` is ``my_module:build``; see ``open_model``.
-    """
-
-    method: str
-    preset: str | None
+    given: MethodOptions
     settings: dict[str, Any]
-    file: Path | None
-    network: str | None = None
-    class_names: str | None = None
-    input_size: int | None = None
-    device: str = "auto"
-
-    def check(self) -> None:
-        """Refuse a method or a setting that there is not."""
-        resolve_settings(self.method, self.preset, self.settings)
 
     def check_file(self) -> None:
         """Refuse a folder in the place of a model's file."""
-        if self.file is not None and self.file.is_dir():
-            raise DriftgateError(
-                f"Expected the file of a source model but {self.file} is a folder; name the file in it."
-            )
+        file = self.given.model
+        if file is not None and file.is_dir():
+            raise DriftgateError(f"Expected the file of a source model but {file} is a folder; name the file in it.")
 
     def open_model(self) -> SourceModel:
-        """The model, ready to be adapted, where it shall compute."""
-        self.check_file()
-        device = choose_device(self.device)
-        return open_model(self.file, self.network, self.class_names, self.input_size).to(device)
+        """The model, ready to be adapted, where it shall compute: that of the file; or the network that
+        ``my_module:build`` makes, its weights from the file if one is given.
 
-    def create(self, model: SourceModel) -> Method:
-        """The method around ``model``."""
-        return create(self.method, model, preset=self.preset, **self.settings)
+        ``build()`` gives a plain network, or what ``driftgate.wrap`` made of it where more has to be said than class
+        names and the side of the pictures.
+        """
+        self.check_file()
+        device, file, network = choose_device(self.given.device), self.given.model, self.given.network
+        names, side = self.given.class_names, self.given.network_size
+        named = names is not None or side is not None
+        if network is None:
+            if file is None:
+                raise DriftgateError(
+                    "Expected a model but got none; give --model FILE, or --network my_module:build for a network of "
+                    "your own."
+                )
+            if named:
+                raise DriftgateError(
+                    "Expected --class-names and --input-size only with --network; the file has its own."
+                )
+            return SourceModel.load(file).to(device)
+        own = build_network(network)
+        if not isinstance(own, SourceModel):
+            size: dict[str, Any] = {} if side is None else {"input_size": (side, side)}
+            own = wrap(own, None if names is None else read_class_names(names), **size)
+        elif named:
+            raise DriftgateError(
+                f"Expected no --class-names and no --input-size: {network} gives a model that has its own; leave them "
+                "out."
+            )
+        return (own if file is None else SourceModel.load(file, model=own)).to(device)
+
+    def create(self, model: SourceModel | None = None) -> Method:
+        """The method around ``model``, or around the one that is named."""
+        return create(self.given.method, model or self.open_model(), preset=self.given.preset, **self.settings)
 
 
 def make_choice(given: MethodOptions, **more: Any) -> Choice:
     """What the options say about method and model; ``more`` are settings that have options of their own."""
     for module in given.imports or []:
         import_module(module)
-    named = (given.method, given.preset, {**more, **parse_settings(given.settings or [])}, given.model, given.network)
-    choice = Choice(*named, given.class_names, given.network_size, given.device)
-    choice.check()  # a misspelt setting should not wait for the model to load
+    choice = Choice(given, {**more, **parse_settings(given.settings or [])})
+    # A misspelt setting should not wait for the model to load.
+    resolve_settings(given.method, given.preset, choice.settings)
     return choice
 
 
@@ -160,32 +174,28 @@ def resumable(progress: Path | None, output: Path | None) -> Iterator[None]:
         remove_progress(progress)
 
 
-def open_model(
-    file: Path | None, network: str | None, class_names: str | None = None, input_size: int | None = None
-) -> SourceModel:
-    """The model of ``file``; or the network that ``my_module:build`` makes, its weights from ``file`` if that is given.
+def what_table(title: str, rows: Iterable[Sequence[str]], bold: str) -> Table:
+    """What a record says: a row a thing, its value and its meaning."""
+    heads = ("what", "value", "meaning")
+    return make_table(title, heads, rows, left=("what", "meaning"), widths={"meaning": None}, bold=bold)
 
-    ``build()`` gives a plain network, or what ``driftgate.wrap`` made of it where more has to be said than class names
-    and the side of the pictures.
-    """
-    if network is None:
-        if file is None:
-            raise DriftgateError(
-                "Expected a model but got none; give --model FILE, or --network my_module:build for a network of "
-                "your own."
-            )
-        if class_names is not None or input_size is not None:
-            raise DriftgateError("Expected --class-names and --input-size only with --network; the file has its own.")
-        return SourceModel.load(file)
-    own = build_network(network)
-    if not isinstance(own, SourceModel):
-        size: dict[str, Any] = {} if input_size is None else {"input_size": (input_size, input_size)}
-        own = wrap(own, None if class_names is None else read_class_names(class_names), **size)
-    elif class_names is not None or input_size is not None:
-        raise DriftgateError(
-            f"Expected no --class-names and no --input-size: {network} gives a model that has its own; leave them out."
-        )
-    return own if file is None else SourceModel.load(file, model=own)
+
+def pace_rows(record: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """The row about a stream that did not wait, if it did not."""
+    if "pace" not in record:
+        return []
+    pace = record["pace"]
+    told = f"batches learned from and not; {pace['late']} predictions came later than {pace['max_delay']:g} s"
+    return [("learned / not", f"{pace['learned']} / {pace['not_learned']}", told)]
+
+
+def tell_rest(skipped: Sequence[str], places: Mapping[str, Path | None], samples: str = "images") -> None:
+    """What was left out of a stream, and where everything is."""
+    if skipped:
+        note(f"{len(skipped)} {samples} could not be read, the first is {skipped[0]}.")
+    for what, place in places.items():
+        if place is not None:
+            note(f"The {what} in {place}.")
 
 
 def build_network(text: str) -> nn.Module:

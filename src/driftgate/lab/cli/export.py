@@ -11,7 +11,7 @@ import typer
 
 from driftgate.lab.cli import options
 from driftgate.lab.cli.app import app
-from driftgate.lab.cli.console import note, output, percent, print_json
+from driftgate.lab.cli.console import note, output, percent, print_json, refuse
 
 MOST_SAMPLES = 256
 
@@ -22,11 +22,10 @@ MOST_SAMPLES = 256
 def export(
     *,
     file: Annotated[Path, typer.Argument(help="An adapted method, as adapt --save wrote it.")],
-    to: Annotated[str, typer.Option("--to", help="onnx, torchscript or torch (an exported program).")] = "onnx",
-    out: Annotated[Path | None, typer.Option("--out", help="File to write; beside the method if left out.")] = None,
+    to: Annotated[str, typer.Option(help="onnx, torchscript or torch (an exported program).")] = "onnx",
+    out: Annotated[Path | None, typer.Option(help="File to write; beside the method if left out.")] = None,
     sample: Annotated[
-        Path | None,
-        typer.Option("--sample", help="Folder of pictures of the stream: tells how often file and method agree."),
+        Path | None, typer.Option(help="Folder of pictures of the stream: tells how often file and method agree.")
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -38,10 +37,9 @@ def export(
     from driftgate.export import SUFFIXES
     from driftgate.lab.files import writable_file
     from driftgate.methods import load_method
-    from driftgate.types import DriftgateError
 
     if to not in SUFFIXES:
-        raise DriftgateError(f"Expected --to out of {', '.join(SUFFIXES)} but got {to!r}; name one of them.")
+        refuse(f"Expected --to out of {', '.join(SUFFIXES)} but got {to!r}; name one of them.")
     path = writable_file(out or file.with_suffix(SUFFIXES[to]))
     method = load_method(file)
     batch = None
@@ -50,7 +48,7 @@ def export(
 
         batch = next(iter(PictureFolder(sample, method.model.spec, batch_size=MOST_SAMPLES)), None)
         if batch is None:
-            raise DriftgateError(
+            refuse(
                 f"Expected pictures in {sample} but it holds none that can be read; name a folder with pictures of "
                 "the stream."
             )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from driftgate.lab.cli import options
+from driftgate.lab.cli import console, options
 from driftgate.lab.cli.app import app
 from driftgate.lab.cli.console import kibibytes, make_table, note, output, print_json, progress_bars
 
@@ -20,8 +20,8 @@ def methods(
     name: Annotated[str | None, typer.Argument(help="A method, to list all its settings with their meaning.")] = None,
     *,
     imports: options.Imports = None,
-    classes: Annotated[int, typer.Option("--classes", min=1, help="Number of source classes for the bytes.")] = 9,
-    backbone: Annotated[str, typer.Option("--backbone", help="Network for the bytes.")] = "resnet50",
+    classes: Annotated[int, typer.Option(min=1, help="Number of source classes for the bytes.")] = 9,
+    backbone: Annotated[str, typer.Option(help="Network for the bytes.")] = "resnet50",
     as_json: options.AsJson = False,
 ) -> None:
     """List the methods: what they need, what they remember, their presets; or all settings of one.
@@ -38,29 +38,22 @@ def methods(
         show_settings(name, as_json=as_json)
         return
     rows = _method_rows(classes, backbone)
-    if as_json:
-        print_json({"classes": classes, "backbone": backbone, "methods": rows})
-        return
     columns = ("method", "source-\nfree", "univer-\nsal", "needs", "state\nKiB", "presets", "what it does")
-    table = make_table(
-        f"State for {classes} source classes and {backbone}",
-        columns,
-        left=("method", "needs", "presets", "what it does"),
-    )
-    for head, width in (("needs", 15), ("presets", 12), ("what it does", 40)):
-        column = table.columns[columns.index(head)]
-        column.no_wrap, column.max_width = False, width
-    for row in rows:
-        table.add_row(
+    shown = [
+        (
             row["name"],
-            "yes" if row["source_free"] else "no",
-            "yes" if row["universal"] else "no",
+            *("yes" if row[key] else "no" for key in ("source_free", "universal")),
             ", ".join(row["needs"]) or "-",
             kibibytes(row["state_bytes"]),
             ", ".join(row["presets"]) or "-",
             row["summary"],
         )
-    output.print(table)
+        for row in rows
+    ]
+    widths = {"needs": 15, "presets": 12, "what it does": 40}
+    title = f"State for {classes} source classes and {backbone}"
+    table = make_table(title, columns, shown, left=("method", *widths), widths=widths)
+    console.print_result({"classes": classes, "backbone": backbone, "methods": rows}, table, as_json)
 
 
 def _method_rows(classes: int, backbone: str) -> list[dict[str, Any]]:
@@ -73,35 +66,27 @@ def _method_rows(classes: int, backbone: str) -> list[dict[str, Any]]:
     # Of the right size, for the methods that keep statistics of the source.
     size = model.spec.feature_dim
     model.statistics = SourceStatistics(torch.zeros(classes, size), torch.zeros(size), torch.eye(size))
-    rows = []
-    for name, method in available().items():
-        rows.append(
-            {
-                "name": name,
-                "source_free": method.source_free,
-                "universal": method.universal,
-                "needs": sorted(method.needs),
-                "state_bytes": create(name, model).num_bytes,
-                "presets": list(method.presets),
-                "summary": method.summary,
-            }
-        )
-    return rows
+    return [
+        {
+            **{"name": name, "source_free": method.source_free, "universal": method.universal},
+            **{"needs": sorted(method.needs), "state_bytes": create(name, model).num_bytes},
+            **{"presets": list(method.presets), "summary": method.summary},
+        }
+        for name, method in available().items()
+    ]
 
 
 @app.command(epilog="Example: [bold]driftgate memory --classes 9,200,345 --plot memory.png[/bold]")
 def memory(
     *,
-    classes: Annotated[
-        str, typer.Option("--classes", help="Numbers of source classes, separated by commas.")
-    ] = "9,200,345",
-    plot: Annotated[Path | None, typer.Option("--plot", help="Draw the paper's memory figure into this file.")] = None,
+    classes: Annotated[str, typer.Option(help="Numbers of source classes, separated by commas.")] = "9,200,345",
+    plot: Annotated[Path | None, typer.Option(help="Draw the paper's memory figure into this file.")] = None,
     measure: Annotated[
         bool, typer.Option("--measure", help="Measure the peak memory of real steps of COMET and GMM instead (Linux).")
     ] = False,
-    backbone: Annotated[str, typer.Option("--backbone", help="Network for --measure.")] = "resnet50",
-    size: Annotated[int, typer.Option("--size", min=8, help="Pixels of an image for --measure.")] = 224,
-    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Images of a step for --measure.")] = 64,
+    backbone: Annotated[str, typer.Option(help="Network for --measure.")] = "resnet50",
+    size: Annotated[int, typer.Option(min=8, help="Pixels of an image for --measure.")] = 224,
+    batch_size: Annotated[int, typer.Option(min=1, help="Images of a step for --measure.")] = 64,
     as_json: options.AsJson = False,
 ) -> None:
     """Compare what is kept across batches: the mixture, a memory queue, a mean teacher (the paper's supplement).
@@ -115,9 +100,7 @@ def memory(
     counts = _counts(classes)
     if measure:
         if plot is not None:
-            from driftgate.types import DriftgateError
-
-            raise DriftgateError("Expected either --measure or --plot but got both; run them apart.")
+            console.refuse("Expected either --measure or --plot but got both; run them apart.")
         _measure_peaks(counts, backbone, size, batch_size, as_json=as_json)
         return
     if plot is not None:
@@ -186,19 +169,14 @@ def _print_peaks(measured: dict[str, Any]) -> None:
         f"{measured['classes']} source classes, {measured['backbone']} at {measured['size']} px, "
         f"{measured['batch_size']} images"
     )
-    table = make_table(title, ("", "peak MiB", "to COMET", "paper's MB", "paper's ratio", "seconds a step"), left=("",))
-    comet = measured["steps"][0]["paper_mb"]
+    comet, rows = measured["steps"][0]["paper_mb"], []
     for row in measured["steps"]:
         paper = row["paper_mb"]
-        table.add_row(
-            row["label"],
-            f"{row['peak_bytes'] / 2**20:,.0f}",
-            f"{row['ratio']:.2f}",
-            "-" if paper is None else f"{paper:,.2f}",
-            "-" if paper is None else f"{paper / comet:.2f}",
-            f"{row['seconds']:.2f}",
-        )
-    output.print(table)
+        printed = ("-", "-") if paper is None else (f"{paper:,.2f}", f"{paper / comet:.2f}")
+        ours = f"{row['peak_bytes'] / 2**20:,.0f}", f"{row['ratio']:.2f}"
+        rows.append((row["label"], *ours, *printed, f"{row['seconds']:.2f}"))
+    heads = ("", "peak MiB", "to COMET", "paper's MB", "paper's ratio", "seconds a step")
+    output.print(make_table(title, heads, rows, left=("",)))
     output.print("- Peak of the process above the loaded model; the paper's figures are a GPU's.", style="dim")
 
 
@@ -206,44 +184,37 @@ def _check_picture(path: Path) -> None:
     """Refuse a kind of picture that cannot be drawn before anything is computed."""
     from matplotlib.figure import Figure
 
-    from driftgate.types import DriftgateError
-
     # A .pgf needs LaTeX, which matplotlib does not bring.
     known = sorted(set(Figure().canvas.get_supported_filetypes()) - {"pgf"})
     if path.suffix.removeprefix(".").lower() not in known:
-        raise DriftgateError(f"Expected a picture that ends in .{', .'.join(known)} but got {path}; name it so.")
+        console.refuse(f"Expected a picture that ends in .{', .'.join(known)} but got {path}; name it so.")
 
 
 def _counts(text: str) -> list[int]:
-    from driftgate.types import DriftgateError
-
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
-        raise DriftgateError(f"Expected numbers of classes like 9,200,345 but got {text!r}; write them so.")
+        console.refuse(f"Expected numbers of classes like 9,200,345 but got {text!r}; write them so.")
     return [int(part) for part in parts]
 
 
 def _print_comparison(comparison: Comparison) -> None:
     paper = comparison.paper
     columns = ("", "values", "KiB, formula", "KiB, measured", "paper's KB", "GMM is")
-    table = make_table(f"{comparison.num_classes} source classes", columns, left=("",))
     rows = (
         ("GMM", comparison.gmm, paper and paper.gmm_kb),
         ("GMM, tied", comparison.tied, None),
         ("memory queue", comparison.queue, None),
         ("mean teacher", comparison.teacher, paper and paper.teacher_kb),
     )
-    for label, part, printed in rows:
-        ratio = comparison.gmm.measured_bytes / part.measured_bytes
-        table.add_row(
-            label,
-            f"{part.values:,}",
-            kibibytes(part.formula_bytes),
-            kibibytes(part.measured_bytes),
+    shown = [
+        (
+            *(label, f"{part.values:,}", kibibytes(part.formula_bytes), kibibytes(part.measured_bytes)),
             "-" if printed is None else f"{printed:,.2f}",
-            "" if part is comparison.gmm else f"{100 * ratio:,.2f} %",
+            "" if label == "GMM" else f"{100 * comparison.gmm.measured_bytes / part.measured_bytes:,.2f} %",
         )
-    output.print(table)
+        for label, part, printed in rows
+    ]
+    output.print(make_table(f"{comparison.num_classes} source classes", columns, shown, left=("",)))
     lines = [
         *(f"{label}: measured on {part.how}." for label, part, _ in rows),
         f"A queue is larger than our mixture from {comparison.break_even:,} samples on, "

@@ -23,12 +23,9 @@ def show_settings(name: str, *, as_json: bool) -> None:
         print_json({"method": name, "summary": method.summary, "settings": rows, "presets": method.presets})
         return
     columns = ("setting", "default", "type", "meaning")
-    table = make_table(f"{name}: {method.summary}", columns, left=("setting", "type", "meaning"))
-    for place, width in ((2, 34), (3, 78)):
-        table.columns[place].no_wrap, table.columns[place].max_width = False, width
-    for row in rows:
-        table.add_row(row["name"], str(row["default"]), row["type"], row["meaning"])
-    output.print(table)
+    shown = [(row["name"], str(row["default"]), row["type"], row["meaning"]) for row in rows]
+    widths = {"type": 34, "meaning": 78}
+    output.print(make_table(f"{name}: {method.summary}", columns, shown, left=("setting", *widths), widths=widths))
     for preset, values in method.presets.items():
         text = ", ".join(f"{key}={value}" for key, value in values.items())
         output.print(f"- preset {preset}: {text}", style="dim", markup=False)

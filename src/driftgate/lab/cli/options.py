@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
@@ -20,8 +20,7 @@ AllowOutside = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else, on stdout.")]
 CheckpointEvery = Annotated[
-    float,
-    typer.Option("--checkpoint-every", min=0.0, help="Seconds between two saves of what --resume goes on from."),
+    float, typer.Option("--checkpoint-every", min=0.0, help="Seconds between two saves of what --resume goes on from.")
 ]
 ClassOrder = Annotated[
     str, typer.Option("--class-order", help="Order of the classes: shared-first (as all public code) or paper.")
@@ -60,21 +59,23 @@ Weights = Annotated[
 ]
 Workers = Annotated[int, typer.Option("--workers", min=0, help="Threads that decode images.")]
 
+T = TypeVar("T")
+
+
+def option(default: T, help: str | None = None, *names: str, **limits: Any) -> T:
+    """A field of a group, an option called like it or by ``names``; ``limits`` are what ``typer.Option`` takes."""
+    return field(default=default, metadata={"names": names, "help": help, **limits})
+
 
 @dataclass(frozen=True, kw_only=True)
 class DataOptions:
     """A data set on the disk, and which of its classes are the source's."""
 
-    data: Annotated[
-        str | None,
-        typer.Option(
-            "--data", help="Data set: pacs, visda, domainnet, office-home, digits, or folder for any other tree."
-        ),
-    ] = None
+    data: str | None = option(
+        None, "Data set: pacs, visda, domainnet, office-home, digits, or folder for any other tree."
+    )
     root: Root = None
-    shift: Annotated[
-        str | None, typer.Option("--shift", help="Category shift: PDA, ODA or OPDA. Not needed with --split.")
-    ] = None
+    shift: str | None = option(None, "Category shift: PDA, ODA or OPDA. Not needed with --split.")
     split: Split = None
     class_order: ClassOrder = "shared-first"
     allow_outside: AllowOutside = False
@@ -85,30 +86,19 @@ class DataOptions:
 class MethodOptions:
     """A method, and the model it adapts."""
 
-    model: Annotated[
-        Path | None, typer.Option("--model", help="Source model, as pretrain or import-checkpoint wrote it.")
-    ] = None
-    network: Annotated[
-        str | None,
-        typer.Option(
-            "--network", help="Your own network: my_module:build or path/to/file.py:build, a function that returns it."
-        ),
-    ] = None
-    class_names: Annotated[
-        str | None,
-        typer.Option(
-            "--class-names", help="Classes of --network, in the order of its outputs: a,b,c or a file of lines."
-        ),
-    ] = None
-    network_size: Annotated[
-        int | None,
-        typer.Option("--input-size", min=1, help="Side of the pictures of --network, where it does not tell."),
-    ] = None
-    method: Annotated[str, typer.Option("--method", help="Name of the method; see driftgate methods.")] = "gmm"
-    preset: Annotated[str | None, typer.Option("--preset", help="A named set of the method's settings.")] = None
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="A setting of the method as key=value; repeat it for several.")
-    ] = None
+    model: Path | None = option(None, "Source model, as pretrain or import-checkpoint wrote it.")
+    network: str | None = option(
+        None, "Your own network: my_module:build or path/to/file.py:build, a function that returns it."
+    )
+    class_names: str | None = option(
+        None, "Classes of --network, in the order of its outputs: a,b,c or a file of lines."
+    )
+    network_size: int | None = option(
+        None, "Side of the pictures of --network, where it does not tell.", "--input-size", min=1
+    )
+    method: str = option("gmm", "Name of the method; see driftgate methods.")
+    preset: str | None = option(None, "A named set of the method's settings.")
+    settings: list[str] | None = option(None, "A setting of the method as key=value; repeat it for several.", "--set")
     imports: Imports = None
     device: Device = "auto"
 
@@ -117,72 +107,46 @@ class MethodOptions:
 class PictureOptions:
     """A plain folder of pictures."""
 
-    images: Annotated[
-        Path | None,
-        typer.Option("--images", help="A plain folder of pictures, newest last, in place of --data: no labels."),
-    ] = None
-    follow: Annotated[
-        bool, typer.Option("--follow", help="Go on with pictures that come into --images later, until Ctrl-C.")
-    ] = False
+    images: Path | None = option(None, "A plain folder of pictures, newest last, in place of --data: no labels.")
+    follow: bool = option(False, "Go on with pictures that come into --images later, until Ctrl-C.")
     idle: Idle = None
-    predictions: Annotated[
-        Path | None, typer.Option("--predictions", help="File (.csv) that gets a row for every picture of --images.")
-    ] = None
+    predictions: Path | None = option(None, "File (.csv) that gets a row for every picture of --images.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class StreamOptions:
     """How the domains of a data set are played."""
 
-    target: Annotated[list[str] | None, typer.Option("--target", help="Target domain; repeat it for several.")] = None
-    drop_last: Annotated[bool, typer.Option("--drop-last", help="Leave out an incomplete last batch.")] = False
-    order: Annotated[str, typer.Option("--order", help="shuffled, or dirichlet for classes that come together.")] = (
-        "shuffled"
-    )
-    concentration: Annotated[
-        float, typer.Option("--concentration", help="Of the Dirichlet order; small = one class at a time.")
-    ] = 0.1
-    arrangement: Annotated[
-        str, typer.Option("--arrangement", help="Several targets mixed, or continual: one after another.")
-    ] = "mixed"
-    repeat: Annotated[
-        int, typer.Option("--repeat", min=1, help="Play the stream so many times; continual domains come back.")
-    ] = 1
-    unknown_share: Annotated[
-        str | None,
-        typer.Option("--unknown-share", help="Share of unknown samples: 0.3, or 0->0.8 to change along the stream."),
-    ] = None
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Use at most so many images in a pass.")] = None
+    target: list[str] | None = option(None, "Target domain; repeat it for several.")
+    drop_last: bool = option(False, "Leave out an incomplete last batch.")
+    order: str = option("shuffled", "shuffled, or dirichlet for classes that come together.")
+    concentration: float = option(0.1, "Of the Dirichlet order; small = one class at a time.")
+    arrangement: str = option("mixed", "Several targets mixed, or continual: one after another.")
+    repeat: int = option(1, "Play the stream so many times; continual domains come back.", min=1)
+    unknown_share: str | None = option(None, "Share of unknown samples: 0.3, or 0->0.8 to change along the stream.")
+    limit: int | None = option(None, "Use at most so many images in a pass.", min=1)
     strict: Strict = False
-    compile_backbone: Annotated[
-        bool, typer.Option("--compile", help="Use torch.compile for the backbone if a trial shows that it is faster.")
-    ] = False
-    guard: Annotated[
-        bool, typer.Option("--guard", help="Watch over the learning, and go back on alarm; see docs/guard.md.")
-    ] = False
+    compile_backbone: bool = option(
+        False, "Use torch.compile for the backbone if a trial shows that it is faster.", "--compile"
+    )
+    guard: bool = option(False, "Watch over the learning, and go back on alarm; see docs/guard.md.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
     """What every stream has: batches, a seed, and what is kept of it."""
 
-    batch_size: Annotated[int, typer.Option("--batch-size", min=1)] = 64
+    batch_size: int = option(64, min=1)
     seed: Seed = 0
     workers: Workers = 1
-    logs: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--log", help="Curves of every step: csv:FILE, tensorboard:DIR or mlflow:URI; repeat it for several."
-        ),
-    ] = None
-    out: Annotated[Path | None, typer.Option("--out", help="Folder for the run record.")] = None
-    save: Annotated[Path | None, typer.Option("--save", help="File for the adapted method (.safetensors).")] = None
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run that was stopped in --out.")] = False
+    logs: list[str] | None = option(
+        None, "Curves of every step: csv:FILE, tensorboard:DIR or mlflow:URI; repeat it for several.", "--log"
+    )
+    out: Path | None = option(None, "Folder for the run record.")
+    save: Path | None = option(None, "File for the adapted method (.safetensors).")
+    resume: bool = option(False, "Go on with the run that was stopped in --out.")
     checkpoint_every: CheckpointEvery = CHECKPOINT_SECONDS
-    max_delay: Annotated[
-        float | None,
-        typer.Option("--max-delay", help="Seconds a prediction may take once its batch has come; learning gives way."),
-    ] = None
+    max_delay: float | None = option(None, "Seconds a prediction may take once its batch has come; learning gives way.")
     as_json: AsJson = False
 
 
@@ -201,8 +165,7 @@ def command(app: typer.Typer, **facts: Any) -> Callable[[Callable[..., None]], C
 
         def called(**given: Any) -> None:
             made = {
-                name: kind(**{field.name: given.pop(field.name) for field in fields(kind)})
-                for name, kind in groups.items()
+                name: kind(**{one.name: given.pop(one.name) for one in fields(kind)}) for name, kind in groups.items()
             }
             function(**made, **given)
 
@@ -217,12 +180,12 @@ def command(app: typer.Typer, **facts: Any) -> Callable[[Callable[..., None]], C
 
 def _parameters(group: Any) -> list[inspect.Parameter]:
     hints = get_type_hints(group, include_extras=True)
-    return [
-        inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=inspect.Parameter.empty if field.default is MISSING else field.default,
-            annotation=hints[field.name],
-        )
-        for field in fields(group)
-    ]
+    found = []
+    for one in fields(group):
+        kind, facts = hints[one.name], dict(one.metadata)
+        if facts:  # else it is one of the single options above
+            names = facts.pop("names") or [f"--{one.name.replace('_', '-')}"]
+            kind = Annotated[kind, typer.Option(*names, **facts)]
+        default = inspect.Parameter.empty if one.default is MISSING else one.default
+        found.append(inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind))
+    return found

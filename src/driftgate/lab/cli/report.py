@@ -18,11 +18,9 @@ def report(
         list[Path], typer.Argument(metavar="DIR...", help="Folders of runs, as bench, ablate and demo leave them.")
     ],
     out: Annotated[
-        Path | None, typer.Option("--out", help="Folder for page and tables; DIR/report of the first if not given.")
+        Path | None, typer.Option(help="Folder for page and tables; DIR/report of the first if not given.")
     ] = None,
-    figures: Annotated[
-        str | None, typer.Option("--figures", help="Also write every figure as a file: pdf, svg or png.")
-    ] = None,
+    figures: Annotated[str | None, typer.Option(help="Also write every figure as a file: pdf, svg or png.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Write a page with tables, charts and statistics of finished runs, and the tables as CSV, Markdown and LaTeX.

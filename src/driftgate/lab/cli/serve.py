@@ -15,12 +15,11 @@ import typer
 
 from driftgate.lab.cli import options
 from driftgate.lab.cli.app import app
-from driftgate.lab.cli.console import note
+from driftgate.lab.cli.console import note, refuse
 
 if TYPE_CHECKING:
     from driftgate.methods import Method
     from driftgate.serve.service import Service, ServiceSettings
-    from driftgate.serve.state_folder import StateFolder
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 DEMO_STATE = Path("runs/serve-demo")
@@ -35,29 +34,21 @@ SaveEvery = Annotated[int, typer.Option("--save-every", min=1, help="Steps betwe
 class ServiceOptions:
     """Where it listens, to whom, and how it gathers batches."""
 
-    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1"
-    port: Annotated[int, typer.Option("--port", min=0, max=65535)] = 8000
-    allowed_host: Annotated[
-        list[str] | None, typer.Option("--allowed-host", help="Name it may be called by; repeat it for several.")
-    ] = None
-    name: Annotated[str, typer.Option("--name", help="Name of the model in paths.")] = "driftgate"
-    api_key_file: Annotated[
-        Path | None, typer.Option("--api-key-file", help="File of keys, one a line; one must come with every request.")
-    ] = None
-    images: Annotated[bool, typer.Option("--images/--no-images", help="Keep recent unknowns for the gallery.")] = True
-    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Samples of a batch at most.")] = 64
-    max_delay: Annotated[
-        float, typer.Option("--max-delay", min=0.0, help="Milliseconds a sample waits for company.")
-    ] = 20.0
-    queue_size: Annotated[int, typer.Option("--queue-size", min=1, help="Samples that may wait.")] = 1024
+    host: str = options.option("127.0.0.1", "Address to listen on.")
+    port: int = options.option(8000, min=0, max=65535)
+    allowed_host: list[str] | None = options.option(None, "Name it may be called by; repeat it for several.")
+    name: str = options.option("driftgate", "Name of the model in paths.")
+    api_key_file: Path | None = options.option(None, "File of keys, one a line; one must come with every request.")
+    images: bool = options.option(True, "Keep recent unknowns for the gallery.", "--images/--no-images")
+    batch_size: int = options.option(64, "Samples of a batch at most.", min=1)
+    max_delay: float = options.option(20.0, "Milliseconds a sample waits for company.", min=0.0)
+    queue_size: int = options.option(1024, "Samples that may wait.", min=1)
     save_every: SaveEvery = 100
-    max_body: Annotated[float, typer.Option("--max-body", min=0.001, help="Megabytes of a request.")] = 32.0
-    frozen: Annotated[bool, typer.Option("--frozen", help="Start without learning.")] = False
-    ray: Annotated[bool, typer.Option("--ray", help="Run on Ray Serve: one learner, several predictors.")] = False
-    predictors: Annotated[int, typer.Option("--predictors", min=1, help="Replicas that answer, with --ray.")] = 2
-    publish_every: Annotated[
-        int, typer.Option("--publish-every", min=1, help="Steps between two states that predictors take, with --ray.")
-    ] = 10
+    max_body: float = options.option(32.0, "Megabytes of a request.", min=0.001)
+    frozen: bool = options.option(False, "Start without learning.")
+    ray: bool = options.option(False, "Run on Ray Serve: one learner, several predictors.")
+    predictors: int = options.option(2, "Replicas that answer, with --ray.", min=1)
+    publish_every: int = options.option(10, "Steps between two states that predictors take, with --ray.", min=1)
 
     def settings(self) -> ServiceSettings:
         """What they say; warns of a door that is open to all."""
@@ -103,12 +94,8 @@ def serve(
     from driftgate.extras import require
 
     require("serve", "driftgate serve")
-    from driftgate.types import DriftgateError
-
     if demo == (chosen.model is not None or chosen.network is not None) or (demo and served.ray):
-        raise DriftgateError(
-            "Expected either --model, --network or --demo, which plays on one machine alone; give one of them."
-        )
+        refuse("Expected either --model, --network or --demo, which plays on one machine alone; give one of them.")
     settings = served.settings()
     # With Ray the file is opened by processes of their own, wherever they run.
     fresh = partial(fresh_method, replace(chosen, model=None if chosen.model is None else chosen.model.resolve()))
@@ -128,7 +115,7 @@ def _here(fresh: Callable[[], Method] | None, folder: Path, settings: ServiceSet
     from driftgate.serve.service import Service
 
     service = _demo(folder, settings) if fresh is None else Service(fresh(), folder, settings)
-    tell_start(service.engine.folder)
+    tell_start(service.engine.folder.problems, service.engine.folder.lost)
     note(f"Version {service.version} of {service.engine.method.name} at http://{served.host}:{served.port}/")
     run(service, served.host, served.port)
 
@@ -137,38 +124,32 @@ def fresh_method(chosen: options.MethodOptions) -> Method:
     """The method that the options name; with Ray it is made anew in every process."""
     from driftgate.lab.cli.experiment import make_choice
 
-    choice = make_choice(chosen)
-    return choice.create(choice.open_model())
+    return make_choice(chosen).create()
 
 
 def _on_ray(fresh: Callable[[], Method], folder: Path, settings: ServiceSettings, served: ServiceOptions) -> None:
     """Serve on Ray until SIGTERM or SIGINT."""
     from driftgate.progress import ended_by_signals
-    from driftgate.types import DriftgateError
 
     try:
         from driftgate.serve.ray_app import RaySettings, connect, deploy, withdraw
-    except ImportError as error:
-        raise DriftgateError("driftgate serve --ray needs Ray Serve; pip install 'driftgate[ray]'.") from error
+    except ImportError:
+        refuse("driftgate serve --ray needs Ray Serve; pip install 'driftgate[ray]'.")
     chosen = RaySettings(predictors=served.predictors, publish_every=served.publish_every)
     connect(chosen.predictors)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # where Ray has put an answer of its own
     with ended_by_signals() as stopped:
         try:
             started = deploy(fresh, folder, settings, chosen, host=served.host, port=served.port)
-            _tell(started["problems"], started["lost"])
+            tell_start(started["problems"], started["lost"])
             note(f"Version {started['version']}, {chosen.predictors} predictors at http://{served.host}:{served.port}/")
             stopped.wait()
         finally:
             withdraw()
 
 
-def tell_start(folder: StateFolder) -> None:
+def tell_start(problems: Sequence[str], lost: int) -> None:
     """What a user should know of the state it starts from."""
-    _tell(folder.problems, folder.lost)
-
-
-def _tell(problems: Sequence[str], lost: int) -> None:
     for problem in problems:
         note(problem)
     if lost:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from driftgate.lab.cli.console import duration, errors, make_table, note, output, percent, print_json, progress_bars
+from driftgate.lab.cli import console
+from driftgate.lab.cli.console import duration, errors, make_table, note, output, percent
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -118,17 +119,13 @@ def _live_table(seen: Snapshot) -> RenderableType:
 
 def score_table(title: str, scores: dict[str, dict[str, dict[str, Any]]]) -> Any:
     """A row a method or variant, a column a shift: mean ± standard deviation, and the number of runs."""
-    table = make_table(title, ("", *scores, "runs"), left=("",))
+    rows = []
     for name in dict.fromkeys(name for cells in scores.values() for name in cells):
-        cells = [scores[shift].get(name) for shift in scores]
-        texts = [
-            "-"
-            if cell is None
-            else percent(cell["mean"]) + ("" if cell["std"] is None else f" ±{100 * cell['std']:4.1f}")
-            for cell in cells
-        ]
-        table.add_row(name, *texts, str(sum(cell["runs"] for cell in cells if cell is not None)))
-    return table
+        cells = [scores[shift].get(name, {"mean": None, "std": None, "runs": 0}) for shift in scores]
+        spreads = ("" if cell["std"] is None else f" ±{100 * cell['std']:4.1f}" for cell in cells)
+        texts = [percent(cell["mean"]) + spread for cell, spread in zip(cells, spreads, strict=True)]
+        rows.append((name, *texts, str(sum(cell["runs"] for cell in cells))))
+    return make_table(title, ("", *scores, "runs"), rows, left=("",))
 
 
 def print_scores(plan: Plan, folder: SweepFolder, result: SweepResult, as_json: bool) -> None:
@@ -140,7 +137,7 @@ def print_scores(plan: Plan, folder: SweepFolder, result: SweepResult, as_json: 
     if as_json:
         facts = {"suite": plan.suite.name, "out": str(folder.path), "runs": len(plan.runs), "done": len(result.records)}
         named = {study or "suite": found for study, found in scores.items()}
-        print_json({**facts, "failed": result.failures, "seconds": result.seconds, "scores": named})
+        console.print_json({**facts, "failed": result.failures, "seconds": result.seconds, "scores": named})
         return
     for study, found in scores.items():
         if found:
@@ -155,7 +152,7 @@ def show_plan(plan: Plan, folder: SweepFolder, workers: int, as_json: bool) -> N
     from driftgate.lab.bench.estimate import estimate_plan, total_seconds
     from driftgate.lab.bench.plan import ModelJob
 
-    with progress_bars() as report:
+    with console.progress_bars() as report:
         expected = estimate_plan(plan, folder, report)
     seconds = total_seconds(expected, workers)
     if as_json:
@@ -170,13 +167,15 @@ def show_plan(plan: Plan, folder: SweepFolder, workers: int, as_json: bool) -> N
             }
             for item in expected
         ]
-        print_json({"suite": plan.suite.name, "workers": workers, "estimated_seconds": seconds, "jobs": rows})
+        console.print_json({"suite": plan.suite.name, "workers": workers, "estimated_seconds": seconds, "jobs": rows})
         return
-    table = make_table("Source models, then runs", ("id", "what", "batches", "time"), left=("id", "what"))
-    for item in expected:
-        told = "done" if item.done else "?" if item.seconds is None else duration(item.seconds)
-        table.add_row(item.job.id, item.job.label, "" if item.batches is None else str(item.batches), told)
-    output.print(table)
+    times = ["done" if item.done else "?" if item.seconds is None else duration(item.seconds) for item in expected]
+    shown = [
+        (item.job.id, item.job.label, "" if item.batches is None else str(item.batches), told)
+        for item, told in zip(expected, times, strict=True)
+    ]
+    heads = ("id", "what", "batches", "time")
+    output.print(make_table("Source models, then runs", heads, shown, left=("id", "what")))
     open_jobs = sum(not item.done for item in expected)
     told = "an unknown time" if seconds is None else f"about {duration(seconds)}"
     output.print(
@@ -191,25 +190,19 @@ def list_suites(as_json: bool) -> None:
     from driftgate.lab.bench.suite import builtin_suites, read_suite
 
     suites = [read_suite(name) for name in builtin_suites()]
-    if as_json:
-        print_json([suite.model_dump(mode="json") for suite in suites])
-        return
-    table = make_table("Suites", ("name", "title", "pairs", "methods", "seeds"), left=("name", "title"))
-    for suite in suites:
-        table.add_row(suite.name, suite.title, str(len(suite.pairs)), str(len(suite.methods)), str(len(suite.seeds)))
-    output.print(table)
+    counted = ("pairs", "methods", "seeds")
+    rows = [(suite.name, suite.title, *(str(len(getattr(suite, key))) for key in counted)) for suite in suites]
+    table = make_table("Suites", ("name", "title", *counted), rows, left=("name", "title"))
+    console.print_result([suite.model_dump(mode="json") for suite in suites], table, as_json)
 
 
 def list_studies(as_json: bool) -> None:
     """The studies of ``ablate``."""
     from driftgate.lab.bench.parts import STUDIES
 
-    if as_json:
-        print_json([study.model_dump(mode="json") for study in STUDIES.values()])
-        return
-    table = make_table("Studies", ("name", "what is varied", "variants"), left=("name", "what is varied", "variants"))
-    table.columns[2].no_wrap = False
+    heads, rows = ("name", "what is varied", "variants"), []
     for study in STUDIES.values():
         names = ", ".join(variant.name.removeprefix(f"{study.name}=") for variant in study.variants)
-        table.add_row(study.name, study.title, names)
-    output.print(table)
+        rows.append((study.name, study.title, names))
+    table = make_table("Studies", heads, rows, left=heads, widths={"variants": None})
+    console.print_result([study.model_dump(mode="json") for study in STUDIES.values()], table, as_json)

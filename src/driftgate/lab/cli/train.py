@@ -10,7 +10,7 @@ import typer
 
 from driftgate.lab.cli import options
 from driftgate.lab.cli.app import app
-from driftgate.lab.cli.console import duration, note, output, percent, print_json, progress_bars
+from driftgate.lab.cli.console import duration, note, output, percent, print_json, progress_bars, refuse
 
 if TYPE_CHECKING:
     from driftgate.lab.pretrain import PretrainReport
@@ -21,20 +21,15 @@ if TYPE_CHECKING:
 class TrainingOptions:
     """The recipe, where it is not the data set's own: fields of ``PretrainSettings``."""
 
-    epochs: Annotated[int | None, typer.Option("--epochs", min=1, help="The data set's own if not given.")] = None
-    lr: Annotated[float | None, typer.Option("--lr", help="Learning rate; the data set's own if not given.")] = None
-    backbone_norm: Annotated[
-        str | None,
-        typer.Option(
-            "--backbone-norm",
-            help="Batch norm of the backbone: batch, or running to keep the pretrained statistics (small data sets); "
-            "the data set's own if not given.",
-        ),
-    ] = None
-    batch_size: Annotated[int, typer.Option("--batch-size", min=2)] = 64
-    held_out: Annotated[
-        float, typer.Option("--held-out", help="Share of each class kept out of training to measure accuracy on.")
-    ] = 0.0
+    epochs: int | None = options.option(None, "The data set's own if not given.", min=1)
+    lr: float | None = options.option(None, "Learning rate; the data set's own if not given.")
+    backbone_norm: str | None = options.option(
+        None,
+        "Batch norm of the backbone: batch, or running to keep the pretrained statistics (small data sets); "
+        "the data set's own if not given.",
+    )
+    batch_size: int = options.option(64, min=2)
+    held_out: float = options.option(0.0, "Share of each class kept out of training to measure accuracy on.")
     precision: options.Precision = None
     seed: options.Seed = 0
 
@@ -43,9 +38,7 @@ class TrainingOptions:
 class NetworkOptions:
     """The network to train, and where."""
 
-    backbone: Annotated[
-        str, typer.Option("--backbone", help="cnn (small pictures), lite0, resnet50, resnet50-v1, or timm/<any>.")
-    ] = "lite0"
+    backbone: str = options.option("lite0", "cnn (small pictures), lite0, resnet50, resnet50-v1, or timm/<any>.")
     input_size: options.InputSize = None
     weights: options.Weights = None
     device: options.Device = "auto"
@@ -59,8 +52,8 @@ class NetworkOptions:
 def pretrain(
     *,
     data: options.DataOptions,
-    source: Annotated[list[str], typer.Option("--source", help="Source domain; repeat it to use several as one.")],
-    out: Annotated[Path, typer.Option("--out", help="File for the trained model (.safetensors).")],
+    source: Annotated[list[str], typer.Option(help="Source domain; repeat it to use several as one.")],
+    out: Annotated[Path, typer.Option(help="File for the trained model (.safetensors).")],
     network: NetworkOptions,
     recipe: TrainingOptions,
     workers: options.Workers = 1,
@@ -171,10 +164,8 @@ def _facts(described: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
 def import_checkpoint(
     *,
     checkpoint: Annotated[Path, typer.Argument(help="source_ckpt.pt as the released code of GMM and COMET writes it.")],
-    out: Annotated[Path, typer.Option("--out", help="File for the model (.safetensors).")],
-    class_names: Annotated[
-        str | None, typer.Option("--class-names", help="Names of the source classes, separated by commas.")
-    ] = None,
+    out: Annotated[Path, typer.Option(help="File for the model (.safetensors).")],
+    class_names: Annotated[str | None, typer.Option(help="Names of the source classes, separated by commas.")] = None,
     data: options.DataOptions,
     as_json: options.AsJson = False,
 ) -> None:
@@ -187,10 +178,9 @@ def import_checkpoint(
     from driftgate.lab.files import writable_file
     from driftgate.lab.model_card import write_card
     from driftgate.models.import_checkpoint import import_checkpoint as read
-    from driftgate.types import DriftgateError
 
     if class_names is not None and data.data is not None:
-        raise DriftgateError("Expected --class-names or --data but got both; give one of them.")
+        refuse("Expected --class-names or --data but got both; give one of them.")
     writable_file(out)
     names = None if class_names is None else tuple(name.strip() for name in class_names.split(","))
     if data.data is not None:

@@ -6,7 +6,7 @@ import json
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import Annotated
 
 import typer
 
@@ -14,6 +14,8 @@ from driftgate.lab.cli import options
 from driftgate.lab.cli.app import app
 from driftgate.lab.cli.console import note
 from driftgate.lab.cli.serve import SaveEvery, State, tell_start
+
+FACTS = ("label", "name", "probability", "novelty", "learned_from", "version")
 
 
 @options.command(
@@ -26,10 +28,9 @@ def watch(
     chosen: options.MethodOptions,
     state: State = None,
     out: Annotated[
-        Path | None,
-        typer.Option("--out", help="File for the lines, else stdout; what it names is not asked again."),
+        Path | None, typer.Option(help="File for the lines, else stdout; what it names is not asked again.")
     ] = None,
-    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Pictures of a batch at most.")] = 64,
+    batch_size: Annotated[int, typer.Option(min=1, help="Pictures of a batch at most.")] = 64,
     save_every: SaveEvery = 100,
     idle: options.Idle = None,
     workers: options.Workers = 1,
@@ -44,14 +45,13 @@ def watch(
     from driftgate.serve.engine import Engine, EngineSettings
     from driftgate.serve.state_folder import StateFolder
 
-    choice = make_choice(chosen)
-    fresh = choice.create(choice.open_model())
+    fresh = make_choice(chosen).create()
     with ExitStack() as stack:
         stopped = stack.enter_context(ended_by_signals())
         place = state or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="driftgate-")))
         kept = StateFolder(place)
         started = kept.start(fresh)
-        tell_start(kept)
+        tell_start(kept.problems, kept.lost)
         # The folder gathers the batches already, so that none waits for company.
         limits = EngineSettings(batch_size=batch_size, queue_size=batch_size, max_delay=0.0, save_every=save_every)
         engine = stack.enter_context(Engine(started, kept, limits))
@@ -69,22 +69,9 @@ def watch(
         for batch in pictures:
             answers = engine.submit(started.model.prepare(batch["images"])).result()
             for file, answer in zip(batch["files"], answers, strict=True):
-                _write(lines, {"file": file, **_facts(answer)})
+                facts = {"file": file, **{name: getattr(answer, name) for name in FACTS}}
+                print(json.dumps(facts), file=lines, flush=True)  # without a file to stdout
     note(f"Version {engine.version}; {len(pictures.skipped)} pictures could not be read.")
-
-
-def _facts(answer: Any) -> dict[str, Any]:
-    names = ("label", "name", "probability", "novelty", "learned_from", "version")
-    return {name: getattr(answer, name) for name in names}
-
-
-def _write(lines: TextIO | None, facts: dict[str, Any]) -> None:
-    line = json.dumps(facts)
-    if lines is None:
-        typer.echo(line)
-    else:
-        lines.write(line + "\n")
-        lines.flush()
 
 
 def _done(out: Path | None) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -63,40 +63,29 @@ class DataReport(BaseModel):
 
     def lines(self) -> list[str]:
         """The report as plain lines of text."""
+        domains, splits = self.domains, [["shift", "split", "order", "images as source / as target"]]
+        for split in self.splits:
+            targets = split.target_images.items()
+            sizes = "  ".join(f"{name} {split.source_images[name]:,} / {size:,}" for name, size in targets)
+            splits.append([split.shift, split.split, split.order, sizes])
+        there = [[one.name, f"{one.images:,}", str(len(one.unreadable)), one.origin] for one in domains]
+        classes = [
+            [str(index), name, *(f"{one.per_class[name]:,}" for one in domains)]
+            for index, name in enumerate(self.classes)
+        ]
         return [
             f"{self.name}{f' in {self.root}' if self.root else ''}: {len(self.classes)} classes",
-            *_table(self._domain_rows()),
+            *_table([["domain", "images", "unreadable", "where"], *there]),
             "",
-            *_table(self._class_rows()),
+            *_table([["", "class", *(one.name for one in domains)], *classes]),
             "",
-            *(_table(self._split_rows()) if self.splits else ["no split built in: give one like --split 10/5/50"]),
+            *(_table(splits) if self.splits else ["no split built in: give one like --split 10/5/50"]),
             *(f"{split.shift}: {split.problem}" for split in self.splits if split.problem),
-            *(f"unreadable: {path}" for domain in self.domains for path in domain.unreadable),
+            *(f"unreadable: {path}" for one in domains for path in one.unreadable),
             *(f"skipped: {text}" for text in self.skipped),
             *(f"missing: {text}" for text in self.missing),
             *(f"warning: {text}" for text in self.warnings),
         ]
-
-    def _domain_rows(self) -> list[list[str]]:
-        rows = [["domain", "images", "unreadable", "where"]]
-        for domain in self.domains:
-            rows.append([domain.name, f"{domain.images:,}", str(len(domain.unreadable)), domain.origin])
-        return rows
-
-    def _class_rows(self) -> list[list[str]]:
-        rows = [["", "class", *(domain.name for domain in self.domains)]]
-        for index, name in enumerate(self.classes):
-            rows.append([str(index), name, *(f"{domain.per_class[name]:,}" for domain in self.domains)])
-        return rows
-
-    def _split_rows(self) -> list[list[str]]:
-        rows = [["shift", "split", "order", "images as source / as target"]]
-        for split in self.splits:
-            sizes = "  ".join(
-                f"{name} {split.source_images[name]:,} / {size:,}" for name, size in split.target_images.items()
-            )
-            rows.append([split.shift, split.split, split.order, sizes])
-        return rows
 
 
 def check_dataset(
@@ -125,7 +114,8 @@ def check_dataset(
     """
     data = open_dataset(name, root, allow_outside=allow_outside, max_pixels=max_pixels)
     domains, absent = _open_domains(data)
-    counts = {domain: _per_class(samples, len(data.class_names)) for domain, samples in domains.items()}
+    many = len(data.class_names)
+    counts = {name: torch.bincount(domain.classes, minlength=many).tolist() for name, domain in domains.items()}
     reports = [
         DomainReport(
             name=domain,
@@ -190,10 +180,6 @@ def unreadable_files(
     return found
 
 
-def _per_class(domain: Domain, num_classes: int) -> list[int]:
-    return [int(count) for count in torch.bincount(domain.classes, minlength=num_classes)]
-
-
 def _splits(data: DataSet, counts: dict[str, list[int]], order: ClassOrder, custom: str | None) -> list[SplitReport]:
     texts = [custom] if custom is not None else [data.splits[shift] for shift in Shift if shift in data.splits]
     reports = []
@@ -204,21 +190,13 @@ def _splits(data: DataSet, counts: dict[str, list[int]], order: ClassOrder, cust
             data.split(None, order, text)
         except DriftgateError as error:
             problem = str(error)
-        reports.append(
-            SplitReport(
-                shift=split.shift.value,
-                split=text,
-                order=order,
-                source_images={name: _count(sizes, split.source_classes) for name, sizes in counts.items()},
-                target_images={name: _count(sizes, split.target_classes) for name, sizes in counts.items()},
-                problem=problem,
-            )
-        )
+        sides = {"source_images": split.source_classes, "target_images": split.target_classes}
+        images = {
+            side: {name: sum(sizes[i] for i in classes if i < len(sizes)) for name, sizes in counts.items()}
+            for side, classes in sides.items()
+        }
+        reports.append(SplitReport(shift=split.shift.value, split=text, order=order, problem=problem, **images))
     return reports
-
-
-def _count(sizes: Sequence[int], classes: Sequence[int]) -> int:
-    return sum(sizes[index] for index in classes if index < len(sizes))
 
 
 def _missing(data: DataSet, counts: dict[str, list[int]]) -> list[str]:

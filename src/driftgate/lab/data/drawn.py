@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from driftgate.lab.data.domains import MemoryDomain
+from driftgate.lab.data.domains import Domain, MemoryDomain
 from driftgate.lab.data.loading import Transform
 
 PIXEL = 2 / 28
@@ -33,15 +33,12 @@ SMOOTH = 4.5
 """Standard deviation of the Gaussian that smooths it, in pixels of 28; below 3 strokes break."""
 
 
-class DrawnDomain:
+class DrawnDomain(Domain):
     """``rounds`` drawings of every picture of ``originals``: sample i is original i modulo their number, distorted."""
 
     def __init__(self, name: str, originals: MemoryDomain, *, rounds: int, seed: int = 0) -> None:
         self.name, self.originals, self.seed = name, originals, seed
         self.classes = originals.classes.repeat(rounds)
-
-    def __len__(self) -> int:
-        return len(self.classes)
 
     def describe(self, index: int) -> str:
         drawing, original = divmod(index, len(self.originals))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -18,12 +20,13 @@ from torch import Tensor
 from driftgate.files import open_regular
 from driftgate.models.pictures import FORMATS, MAX_PIXELS, open_picture, to_rgb, upright
 from driftgate.text import shown, shown_name
-from driftgate.types import DriftgateError
+from driftgate.types import Batch, DriftgateError
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 RESIZE_RATIO = 256 / 224
 """The paper resizes to 256 x 256 and crops 224 x 224; other input sizes keep that ratio."""
 
+logger = logging.getLogger(__name__)
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -77,7 +80,7 @@ def resized(side: int) -> int:
     return round(side * RESIZE_RATIO)
 
 
-def train_transform(size: tuple[int, int], *, flip: bool, seed: int, epoch: int, index: int) -> Transform:
+def train_transform(size: tuple[int, int], flip: bool, seed: int, epoch: int, index: int) -> Transform:
     """Random crop and mirroring, drawn from (seed, epoch, index) alone, so that any step can be repeated."""
     random = np.random.default_rng([seed % 2**63, epoch, index])
     down, across, side = random.random(3)
@@ -139,6 +142,49 @@ def to_floats(images: list[Tensor]) -> Tensor:
     stacked: NDArray[np.uint8] = np.stack([image.permute(1, 2, 0).numpy() for image in images])
     floats: NDArray[np.float32] = np.divide(stacked, np.float32(255), dtype=np.float32)
     return torch.from_numpy(floats).permute(0, 3, 1, 2)
+
+
+def load_each(load: Callable[[T], Tensor], items: Iterable[T]) -> tuple[list[Tensor], list[T], list[BrokenImage]]:
+    """The images that can be read, which items they are of, and the errors of the others."""
+    images, kept, broken = [], [], []
+    for item in items:
+        try:
+            images.append(load(item))
+            kept.append(item)
+        except BrokenImage as error:
+            broken.append(error)
+    return images, kept, broken
+
+
+Loaded = tuple[Batch | None, list[BrokenImage]]
+"""A batch of what could be read, None where nothing could, and the errors of the rest."""
+
+
+class BatchLoader:
+    """Batches loaded ahead in ``workers`` threads, without what is broken; ``strict`` fails at it instead."""
+
+    def __init__(self, strict: bool, workers: int) -> None:
+        self.strict, self.workers = strict, workers
+        self._skipped: dict[str, None] = {}
+
+    @property
+    def skipped(self) -> list[str]:
+        """The broken images left out of the batches given out so far."""
+        return list(self._skipped)
+
+    def loaded(
+        self, load: Callable[[int], Loaded], places: range, *, warn: bool = False
+    ) -> Generator[Batch, None, None]:
+        """The batches that ``load`` makes of ``places``, in order."""
+        with closing(load_ahead(load, places, workers=self.workers)) as found:
+            for batch, broken in found:
+                if broken and self.strict:
+                    raise broken[0]
+                for error in broken if warn else ():
+                    logger.warning("skipped: %s", error)
+                self._skipped.update(dict.fromkeys(error.path for error in broken))
+                if batch is not None:
+                    yield batch
 
 
 def load_ahead(

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from PIL import Image
 from torch import Tensor
 
 from driftgate.lab.data.domains import image_paths
-from driftgate.lab.data.loading import BrokenImage, Transform, decode, load_ahead, printable
+from driftgate.lab.data.loading import BrokenImage, Transform, decode, load_ahead, load_each, printable
 from driftgate.models.input import PAPER_RESIZE, InputSpec, prepare
 from driftgate.models.pictures import MAX_PIXELS
 from driftgate.types import DriftgateError
@@ -116,17 +115,12 @@ class PictureFolder:
                     yield {"images": torch.stack(images), "files": files}
 
     def _load(self, names: list[str]) -> tuple[list[Tensor], list[str], list[BrokenImage]]:
-        images, files, broken = [], [], []
-        for name in names:
-            try:
-                images.append(self._pixels(decode(os.path.join(self.path, name), self.max_pixels)))
-                files.append(printable(name))
-            except BrokenImage as error:
-                broken.append(error)
-        return images, files, broken
+        images, kept, broken = load_each(self._pixels, names)
+        return images, [printable(name) for name in kept], broken
 
-    def _pixels(self, picture: Image.Image) -> Tensor:
-        """An RGB picture of any size -> (C, H, W) uint8, as the model's own transform has it; else as the paper's."""
+    def _pixels(self, name: str) -> Tensor:
+        """A picture of any size -> (C, H, W) uint8, as the model's own transform has it; else as the paper's."""
+        picture = decode(os.path.join(self.path, name), self.max_pixels)
         if self.spec.channels == 3 and self.spec.resize in (None, PAPER_RESIZE):
             return self.transform(picture)
         spec = self.spec.model_copy(update={"resize": self.spec.resize or PAPER_RESIZE})

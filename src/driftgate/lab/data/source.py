@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from contextlib import closing
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from driftgate.lab.data.domains import Domain
-from driftgate.lab.data.loading import BrokenImage, Transform, load_ahead, to_floats, train_transform
-from driftgate.lab.data.streams import Samples, load_samples
+from driftgate.lab.data.loading import BatchLoader, Loaded, Transform, load_each, to_floats, train_transform
+from driftgate.lab.data.streams import Samples
 from driftgate.rng import seeded
 from driftgate.shifts import ClassSplit
 from driftgate.types import Batch, DriftgateError
 
 
-class SourceSamples:
+class SourceSamples(BatchLoader):
     """The source classes of one or several domains, with labels 0 to C-1.
 
     Every epoch, and every crop in it, is drawn from (seed, epoch, sample) alone: training can go on at any step.
@@ -51,11 +51,10 @@ class SourceSamples:
                 f"Expected a positive batch size and a held-out share in [0, 1) but got {batch_size} and {held_out}; "
                 "change them."
             )
+        super().__init__(strict, workers)
         self.samples = Samples(domains if isinstance(domains, Sequence) else [domains], split.source_classes)
         self.input_size, self.batch_size, self.seed, self.flip = input_size, batch_size, seed, flip
-        self.strict, self.workers = strict, workers
         self.train_indices, self.held_out_indices = _hold_out(self.samples, held_out, seed)
-        self._skipped: dict[str, None] = {}
         absent = sorted(set(split.source_classes) - set(self.samples.classes[self.train_indices].tolist()))
         if absent:
             raise DriftgateError(
@@ -64,29 +63,18 @@ class SourceSamples:
             )
 
     @property
-    def skipped(self) -> list[str]:
-        """The broken images left out so far."""
-        return list(self._skipped)
-
-    @property
     def steps_per_epoch(self) -> int:
         return max(1, len(self.train_indices) // self.batch_size)
 
     def batches(self, epochs: int, start: int = 0) -> Generator[Batch, None, None]:
         """Training batches number ``start`` to ``epochs * steps_per_epoch``, counted over all epochs."""
 
-        def load(step: int) -> tuple[Batch | None, list[BrokenImage]]:
+        def load(step: int) -> Loaded:
             epoch, place = divmod(step, self.steps_per_epoch)
             chosen = self._epoch_order(epoch)[place * self.batch_size : (place + 1) * self.batch_size].tolist()
-            return self._load(
-                chosen,
-                [
-                    train_transform(self.input_size, flip=self.flip, seed=self.seed, epoch=epoch, index=index)
-                    for index in chosen
-                ],
-            )
+            return self._load(chosen, partial(train_transform, self.input_size, self.flip, self.seed, epoch))
 
-        yield from self._loaded(load, range(start, epochs * self.steps_per_epoch))
+        yield from self.loaded(load, range(start, epochs * self.steps_per_epoch))
 
     def clean_batches(self) -> Generator[Batch, None, None]:
         """The training part once, in data set order, with the test transform: for prototypes and statistics."""
@@ -97,31 +85,20 @@ class SourceSamples:
         yield from self._in_order(self.held_out_indices)
 
     def _in_order(self, indices: Tensor) -> Generator[Batch, None, None]:
-        def load(start: int) -> tuple[Batch | None, list[BrokenImage]]:
+        def load(start: int) -> Loaded:
             chosen = indices[start : start + self.batch_size].tolist()
-            return self._load(chosen, [Transform(self.input_size)] * len(chosen))
+            return self._load(chosen, lambda _: Transform(self.input_size))
 
-        yield from self._loaded(load, range(0, len(indices), self.batch_size))
+        yield from self.loaded(load, range(0, len(indices), self.batch_size))
 
     def _epoch_order(self, epoch: int) -> Tensor:
         # A few milliseconds for the largest data set, so it is not kept: nothing to save, nothing to go stale.
         generator = seeded((self.seed * 1_000_003 + epoch) % 2**63)
         return self.train_indices[torch.randperm(len(self.train_indices), generator=generator)]
 
-    def _load(self, indices: list[int], transforms: list[Transform]) -> tuple[Batch | None, list[BrokenImage]]:
-        images, kept, broken = load_samples(self.samples, indices, transforms)
+    def _load(self, indices: list[int], transform_of: Callable[[int], Transform]) -> Loaded:
+        images, kept, broken = load_each(lambda index: self.samples.load(index, transform_of(index)), indices)
         return (Batch(to_floats(images), self.samples.classes[kept]) if kept else None), broken
-
-    def _loaded(
-        self, load: Callable[[int], tuple[Batch | None, list[BrokenImage]]], steps: range
-    ) -> Generator[Batch, None, None]:
-        with closing(load_ahead(load, steps, workers=self.workers)) as loaded:
-            for batch, broken in loaded:
-                if broken and self.strict:
-                    raise broken[0]
-                self._skipped.update(dict.fromkeys(error.path for error in broken))
-                if batch is not None:
-                    yield batch
 
 
 def _hold_out(samples: Samples, share: float, seed: int) -> tuple[Tensor, Tensor]:

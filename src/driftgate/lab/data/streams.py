@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import get_args
@@ -12,13 +11,11 @@ import torch
 from torch import Tensor
 
 from driftgate.lab.data.domains import Domain
-from driftgate.lab.data.loading import BrokenImage, Transform, load_ahead, to_floats
+from driftgate.lab.data.loading import BatchLoader, Loaded, Transform, load_each, to_floats
 from driftgate.lab.data.orders import Arrangement, Order, Ordering, StreamShare, play
 from driftgate.rng import seeded
 from driftgate.shifts import ClassSplit
 from driftgate.types import Batch, DriftgateError, Stream
-
-logger = logging.getLogger(__name__)
 
 
 class TensorStream(Stream):
@@ -31,8 +28,7 @@ class TensorStream(Stream):
         self.order = torch.randperm(len(labels), generator=seeded(seed))
 
     def __len__(self) -> int:
-        full, rest = divmod(len(self.order), self.batch_size)
-        return full if self.drop_last or rest == 0 else full + 1
+        return _num_batches(len(self.order), self.batch_size, self.drop_last)
 
     def batches(self, start: int = 0) -> Iterator[Batch]:
         for index in range(start, len(self)):
@@ -40,7 +36,7 @@ class TensorStream(Stream):
             yield Batch(self.images[chosen].float() / 255.0, self.labels[chosen])
 
 
-class DomainStream(Stream):
+class DomainStream(BatchLoader, Stream):
     """A stream over the target classes of one or several domains, decoded while the network works.
 
     Batches are cut by position in the order before anything is read: a broken image makes its batch smaller and moves
@@ -96,9 +92,9 @@ class DomainStream(Stream):
                 "Expected a positive batch size, limit, concentration and number of passes but got "
                 f"{batch_size}, {limit}, {concentration} and {repeat}; change them."
             )
+        super().__init__(strict, workers)
         self.domains, self.split, self.arrangement = tuple(domains), split, arrangement
-        self.batch_size, self.drop_last, self.strict, self.workers = batch_size, drop_last, strict, workers
-        self.pin = pin
+        self.batch_size, self.drop_last, self.pin = batch_size, drop_last, pin
         self.transform = Transform(input_size)
         self.samples = Samples(domains, split.target_classes)
         segments = self.samples.per_domain() if arrangement == "continual" else [self.samples.chosen]
@@ -118,7 +114,6 @@ class DomainStream(Stream):
                 "or shift."
             )
         self._counts = [_num_batches(len(segment), batch_size, drop_last) for segment in self.segments]
-        self._skipped: dict[str, None] = {}
 
     def __len__(self) -> int:
         return sum(self._counts)
@@ -128,11 +123,6 @@ class DomainStream(Stream):
         """Samples the stream would show if all can be read."""
         sizes = zip(self.segments, self._counts, strict=True)
         return sum(min(len(segment), count * self.batch_size) for segment, count in sizes)
-
-    @property
-    def skipped(self) -> list[str]:
-        """The broken images left out of the batches given out so far."""
-        return list(self._skipped)
 
     def restore_skipped(self, names: Iterable[str]) -> None:
         self._skipped = dict.fromkeys(names)
@@ -148,12 +138,10 @@ class DomainStream(Stream):
     def batches(self, start: int = 0) -> Generator[Batch, None, None]:
         given = start
         places = range(self._position_of(start), len(self))
-        with closing(load_ahead(self._load, places, workers=self.workers)) as loaded:
-            for batch, broken in loaded:
-                self._skip(broken)
-                if batch is not None:
-                    given += 1
-                    yield batch
+        with closing(self.loaded(self._load, places, warn=True)) as batches:
+            for batch in batches:
+                given += 1
+                yield batch
         if given == 0 and len(self) == 0:
             raise DriftgateError(
                 f"Expected a full batch of {self.batch_size} images but the stream has only "
@@ -170,25 +158,20 @@ class DomainStream(Stream):
         """Position of the batch with ``start`` batches given out before it: one readable image each is enough."""
         position = given = 0
         while given < start and position < len(self):
-            given += any(self.samples.readable(int(index), self.transform) for index in self.positions(position))
+            given += any(load_each(self._image, [index])[1] for index in self.positions(position).tolist())
             position += 1
         return position
 
-    def _load(self, position: int) -> tuple[Batch | None, list[BrokenImage]]:
-        indices = self.positions(position).tolist()
-        images, kept, broken = load_samples(self.samples, indices, [self.transform] * len(indices))
+    def _image(self, index: int) -> Tensor:
+        return self.samples.load(index, self.transform)
+
+    def _load(self, position: int) -> Loaded:
+        images, kept, broken = load_each(self._image, self.positions(position).tolist())
         if not kept:
             return None, broken
         floats = to_floats(images)
         labels = self.split.target_labels(self.samples.classes[kept])
         return Batch(floats.pin_memory() if self.pin else floats, labels), broken
-
-    def _skip(self, broken: list[BrokenImage]) -> None:
-        if broken and self.strict:
-            raise broken[0]
-        for error in broken:
-            logger.warning("skipped: %s", error)
-            self._skipped[error.path] = None
 
 
 class Samples:
@@ -216,27 +199,6 @@ class Samples:
     def load(self, index: int, transform: Transform) -> Tensor:
         number = int(np.searchsorted(self.starts, index, side="right")) - 1
         return self.domains[number].load(index - int(self.starts[number]), transform)
-
-    def readable(self, index: int, transform: Transform) -> bool:
-        try:
-            self.load(index, transform)
-        except BrokenImage:
-            return False
-        return True
-
-
-def load_samples(
-    samples: Samples, indices: list[int], transforms: list[Transform]
-) -> tuple[list[Tensor], list[int], list[BrokenImage]]:
-    """Readable images, their indices, and the errors of the others."""
-    images, kept, broken = [], [], []
-    for index, transform in zip(indices, transforms, strict=True):
-        try:
-            images.append(samples.load(index, transform))
-            kept.append(index)
-        except BrokenImage as error:
-            broken.append(error)
-    return images, kept, broken
 
 
 def _num_batches(samples: int, batch_size: int, drop_last: bool) -> int:

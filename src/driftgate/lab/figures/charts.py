@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,18 +14,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator
 from numpy.typing import NDArray
 
+from driftgate.lab.bench import tables
 from driftgate.lab.bench.names import OWN_METHOD, method_color, method_name, shift_color
-from driftgate.lab.bench.tables import (
-    by_method,
-    by_variant,
-    cells,
-    metric_of,
-    pair_label,
-    pairs_of,
-    result_columns,
-    shifts_of,
-    variant_number,
-)
 from driftgate.lab.figures.style import FAINT, GROUND, INK, along_axis, look, new_figure, percent_axis, styled
 
 Array = NDArray[np.float64]
@@ -38,36 +28,41 @@ FEW_METHODS = 5
 MOST_THIN = 12
 """With more runs than these of a method, single ones are not drawn."""
 
+TENTHS = [10.0 * part + 5.0 for part in range(10)]
+"""Middles of the tenths of a stream, in per cent."""
+
 LINEAR_UP_TO = 6.0
 """A cost axis is logarithmic where the dearest method costs more than so many times the cheapest."""
 
 
 def curves(runs: pd.DataFrame, series: str = "running_score") -> Figure:
     """A series along the stream, of one shift and pair: thin lines the seeds, thick lines their mean."""
-    shift, (source, target) = shifts_of(runs)[0], pairs_of(runs)[0]
+    shift, (source, target) = tables.shifts_of(runs)[0], tables.pairs_of(runs)[0]
+    found = {method: curves_in(group, series) for method, group in tables.by_method(runs).items()}
     with styled():
         figure, axes = new_figure()
-        ends, last = [], 0.0
-        for method, group in by_method(runs).items():
-            found = [curve for row in group.curves if len(curve := row.get(series, ()))]
-            if not found:
-                continue
-            for curve in found if 1 < len(found) <= MOST_THIN else ():
-                axes.plot(curve[:, 0], curve[:, 1], **look(method, linewidth=0.7, alpha=0.35))
-            mean = mean_curve(found)
-            axes.plot(mean[:, 0], mean[:, 1], **look(method))
-            ends.append((float(mean[-1, 1]), method))
-            last = max(last, *(float(curve[-1, 0]) for curve in found))
+        ends = [(float(mean[-1, 1]), method) for method, mean in _draw_means(axes, found).items()]
         percent_axis(axes, [value for value, _ in ends])
+        last = max((float(curve[-1, 0]) for some in found.values() for curve in some), default=0.0)
         along_axis(axes, last, "samples seen", ends)
-        axes.set_ylabel(f"running {metric_of(shift)} (%)")
-        axes.set_title(f"{shift}, {pair_label(source, target)}")
+        axes.set_ylabel(f"running {tables.metric_of(shift)} (%)")
+        axes.set_title(f"{shift}, {tables.pair_label(source, target)}")
     return figure
 
 
-def has_curves(runs: pd.DataFrame, series: str = "running_score") -> bool:
-    """Whether there is anything to draw."""
-    return any(len(row.get(series, ())) for row in runs.curves)
+def curves_in(runs: pd.DataFrame, series: str = "running_score") -> list[Array]:
+    """The curves of a series, of the runs that have it."""
+    return [curve for row in runs.curves if len(curve := row.get(series, ()))]
+
+
+def _draw_means(axes: Axes, found: Mapping[str, Sequence[Array]], **more: Any) -> dict[str, Array]:
+    """Draw the mean of each method's curves, and thin, where they are few, the curves themselves; gives the means."""
+    means = {method: mean_curve(some) for method, some in found.items() if some}
+    for method, mean in means.items():
+        for curve in found[method] if 1 < len(found[method]) <= MOST_THIN else ():
+            axes.plot(*curve.T, **look(method, linewidth=0.7, alpha=0.35))
+        axes.plot(*mean.T, **look(method, **more))
+    return means
 
 
 def samples_used(runs: pd.DataFrame, method: str = OWN_METHOD) -> Figure:
@@ -75,12 +70,10 @@ def samples_used(runs: pd.DataFrame, method: str = OWN_METHOD) -> Figure:
     with styled():
         figure, axes = new_figure()
         axes.set_ylim(0, 101)
-        for shift in shifts_of(runs):
-            group = runs[(runs["shift"] == shift) & (runs.method == method)]
-            found = [_in_percent(curve) for row in group.curves if len(curve := row.get("used_share", ()))]
-            if found:
-                mean = mean_curve(found)
-                axes.plot(mean[:, 0], mean[:, 1], color=shift_color(shift), linewidth=2.0, label=shift)
+        for shift in tables.shifts_of(runs):
+            mean = _mean_in_percent(runs[(runs["shift"] == shift) & (runs.method == method)], "used_share")
+            if mean is not None:
+                axes.plot(*mean.T, color=shift_color(shift), linewidth=2.0, label=shift)
         axes.set_xlim(0, 100)
         axes.set_xlabel("share of the stream seen (%)")
         axes.set_ylabel("samples used in a batch (%)")
@@ -91,26 +84,17 @@ def samples_used(runs: pd.DataFrame, method: str = OWN_METHOD) -> Figure:
 
 def tenths(runs: pd.DataFrame, title: str = "") -> Figure:
     """Score of each tenth of the stream, of one shift: thin lines single runs, thick lines their mean."""
-    shift = shifts_of(runs)[0]
-    places = [10.0 * part + 5.0 for part in range(10)]
+    shift, found = tables.shifts_of(runs)[0], {}
+    for method, group in tables.by_method(runs).items():
+        rows = [np.column_stack([TENTHS, scores])[np.isfinite(scores)] for scores in group.tenths]
+        found[method] = [row for row in rows if len(row)]
     with styled():
         figure, axes = new_figure()
-        ends, heights = [], []
-        for method, group in by_method(runs).items():
-            scores = np.array(group.tenths.tolist(), dtype=np.float64)
-            there = np.isfinite(scores).any(axis=0)
-            if not there.any():
-                continue
-            means = np.full(10, math.nan)
-            means[there] = np.nanmean(scores[:, there], axis=0)
-            for row in scores if 1 < len(scores) <= MOST_THIN else ():
-                axes.plot(places, row, **look(method, linewidth=0.7, alpha=0.35))
-            axes.plot(places, means, **look(method, marker="o"))
-            ends.append((float(means[there][-1]), method))
-            heights += means[there].tolist()
-        percent_axis(axes, heights)
+        means = _draw_means(axes, found, marker="o")
+        percent_axis(axes, [float(height) for mean in means.values() for height in mean[:, 1]])
+        ends = [(float(mean[-1, 1]), method) for method, mean in means.items()]
         along_axis(axes, 100.0, "share of the stream seen (%)", ends)
-        axes.set_ylabel(f"{metric_of(shift)} of a tenth (%)")
+        axes.set_ylabel(f"{tables.metric_of(shift)} of a tenth (%)")
         axes.set_title(title or f"{shift}: score of each tenth")
     return figure
 
@@ -200,37 +184,28 @@ def study(runs: pd.DataFrame, title: str = "", default: str | None = None) -> Fi
 
 def study_panel(axes: Axes, runs: pd.DataFrame, default: str | None = None) -> None:
     """Draw a study. Numbers are joined by lines, names are not; few seeds give intervals beyond what a score can be."""
-    rows = by_variant(runs)
-    lines = cells(rows, [column for column in result_columns(runs, means_only=True) if column.shift])
+    rows = tables.by_variant(runs)
+    lines = tables.cells(rows, [column for column in tables.result_columns(runs, means_only=True) if column.shift])
     names = list(rows)
     settings, _, labels = zip(*(name.rpartition("=") for name in names), strict=True)
-    numeric = len(set(settings)) == 1 and not any(math.isnan(variant_number(name)) for name in names)
+    numeric = len(set(settings)) == 1 and not any(math.isnan(tables.variant_number(name)) for name in names)
     if default in names:
         axes.axvline(names.index(default), color=FAINT, linewidth=8, alpha=0.35, zorder=0)
-    shifts = shifts_of(runs)
+    shifts = tables.shifts_of(runs)
     for place, shift in enumerate(shifts):
         shown = lines[(lines["shift"] == shift) & lines["mean"].notna()]
         offset = 0.0 if numeric else 0.16 * (place - (len(shifts) - 1) / 2)
         half = ((shown.high_95 - shown.low_95) / 2).fillna(0.0)
-        bars: dict[str, Any] = {
-            "color": shift_color(shift),
-            "elinewidth": 1.0,
-            "marker": "o",
-            "markersize": 6,
-            "linewidth": 2.0,
-        }
+        bars: dict[str, Any] = {"color": shift_color(shift), "linewidth": 2.0, "elinewidth": 1.0, "markersize": 6}
         across = [names.index(name) + offset for name in shown.row]
-        axes.errorbar(across, shown["mean"], yerr=half, linestyle="-" if numeric else "none", label=shift, **bars)
+        axes.errorbar(across, shown["mean"], yerr=half, fmt="o-" if numeric else "o", label=shift, **bars)
     axes.set_xlim(-0.5, len(labels) - 0.5)
     long = max(map(len, labels)) * len(labels) > 48
     axes.set_xticks(range(len(labels)), labels, rotation=28 if long else 0, ha="right" if long else "center")
-    low, high = (
-        lines.low_95.fillna(lines["mean"]).clip(lower=0.0),
-        lines.high_95.fillna(lines["mean"]).clip(upper=100.0),
-    )
-    percent_axis(axes, [*low.dropna(), *high.dropna()])
+    ends = pd.concat([lines.low_95.fillna(lines["mean"]), lines.high_95.fillna(lines["mean"])])
+    percent_axis(axes, ends.dropna().clip(0.0, 100.0).tolist())
     axes.grid(axis="x", visible=False)
-    axes.set_ylabel("score (%)" if len(shifts) > 1 else f"{metric_of(shifts[0])} (%)")
+    axes.set_ylabel("score (%)" if len(shifts) > 1 else f"{tables.metric_of(shifts[0])} (%)")
     _legend(axes)
 
 
@@ -259,13 +234,8 @@ def shares(points: pd.DataFrame, value: str = "score") -> Figure:
             if value == "score":
                 axes.plot(place[~joined], group.score[~joined], **look(method, marker="o", markerfacecolor=GROUND))
                 if steady.method.nunique() <= FEW_METHODS or method == OWN_METHOD:
-                    band: dict[str, Any] = {
-                        "color": method_color(method),
-                        "alpha": 0.12,
-                        "linewidth": 0,
-                        "gid": f"method:{method}",
-                    }
-                    axes.fill_between(place[joined], group.low[joined], group.high[joined], **band)
+                    band = axes.fill_between(place[joined], group.low[joined], group.high[joined], linewidth=0)
+                    band.set(color=method_color(method), alpha=0.12, gid=f"method:{method}")
             elif group.estimated.notna().any():
                 dotted = {"marker": "D", "markerfacecolor": GROUND, "linestyle": (0, (1, 1.6))}
                 axes.plot(place, group.estimated, **look(method, **dotted))
@@ -287,14 +257,14 @@ def along(runs: pd.DataFrame, title: str) -> Figure:
         figure, axes = new_figure()
         truth, ends = _mean_in_percent(runs, "true_share"), []
         if truth is not None:
-            axes.plot(truth[:, 0], truth[:, 1], **TRUTH)
-        for method, group in by_method(runs).items():
+            axes.plot(*truth.T, **TRUTH)
+        for method, group in tables.by_method(runs).items():
             rejected, estimated = (_mean_in_percent(group, name) for name in ("rejected_share", "estimated_share"))
             if rejected is None:
                 continue
-            axes.plot(rejected[:, 0], rejected[:, 1], **look(method))
+            axes.plot(*rejected.T, **look(method))
             if estimated is not None:
-                axes.plot(estimated[:, 0], estimated[:, 1], **look(method, linestyle=(0, (1, 1.6))))
+                axes.plot(*estimated.T, **look(method, linestyle=(0, (1, 1.6))))
             ends.append((float(rejected[-1, 1]), method))
         axes.set_ylim(-3.0, 102.0)
         along_axis(axes, 100.0, "share of the stream seen (%)", ends)
@@ -304,13 +274,9 @@ def along(runs: pd.DataFrame, title: str) -> Figure:
 
 
 def _mean_in_percent(runs: pd.DataFrame, series: str) -> Array | None:
-    found = [_in_percent(curve) for row in runs.curves if len(curve := row.get(series, ()))]
+    """The mean of a series against the share of the stream instead of samples."""
+    found = [curve * [100.0 / curve[-1, 0], 1.0] for curve in curves_in(runs, series)]
     return mean_curve(found) if found else None
-
-
-def _in_percent(curve: Array) -> Array:
-    """With the share of the stream instead of samples."""
-    return np.stack([100.0 * curve[:, 0] / curve[-1, 0], curve[:, 1]], axis=1)
 
 
 def mean_curve(found: Sequence[Array]) -> Array:

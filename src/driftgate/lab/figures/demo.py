@@ -21,7 +21,7 @@ from torch import Tensor
 from driftgate.lab.bench.footprint import QUEUE_LENGTH, gmm_values, queue_values, teacher_values
 from driftgate.lab.bench.names import OWN_METHOD, method_color
 from driftgate.lab.bench.tables import by_method, metric_of, shifts_of
-from driftgate.lab.figures.charts import mean_curve
+from driftgate.lab.figures.charts import curves_in, mean_curve
 from driftgate.lab.figures.style import (
     INK,
     KNOWN_COLOR,
@@ -37,16 +37,8 @@ from driftgate.memory import StreamingGMM
 from driftgate.types import UNKNOWN
 
 CLASS_COLORS = (
-    "#1f78b4",
-    "#1f8a72",
-    "#c2559e",
-    "#6a4c95",
-    "#7fb800",
-    "#8c564c",
-    "#17becf",
-    "#4d5b9f",
-    "#a05195",
-    "#557a47",
+    *("#1f78b4", "#1f8a72", "#c2559e", "#6a4c95", "#7fb800"),
+    *("#8c564c", "#17becf", "#4d5b9f", "#a05195", "#557a47"),
 )
 SHIFT_WORDS = {"PDA": "classes go missing", "ODA": "new classes appear", "OPDA": "both at once"}
 OWN_SHADES = {"PDA": "#e58a93", "ODA": "#c8283c", "OPDA": "#7d1322"}
@@ -160,7 +152,7 @@ def _running_panel(axes: Axes, runs: pd.DataFrame, shift: str, *, first: bool) -
     last = 0.0
     circle: dict[str, Any] = {"markerfacecolor": "white", "markersize": 4.5, "markeredgewidth": 1.4}
     for method, group in by_method(runs).items():
-        found = [curve for row in group.curves if len(curve := row["running_score"])]
+        found = curves_in(group)
         if not found:
             continue
         mean = mean_curve(found)
@@ -220,7 +212,7 @@ def _used_panel(axes: Axes, runs: pd.DataFrame) -> None:
     """Share of each batch that got a pseudo-label (the supplement's figure), smoothed over five batches."""
     ends = []
     for shift in shifts_of(runs):
-        mean = mean_curve([row["used_share"] for row in runs[runs["shift"] == shift].curves])
+        mean = mean_curve(curves_in(runs[runs["shift"] == shift], "used_share"))
         axes.plot(100.0 * mean[:, 0] / mean[-1, 0], mean[:, 1], color=OWN_SHADES[shift], linewidth=1.9)
         ends.append((float(mean[-1, 1]), shift))
     for height, (_, shift) in zip(spread([end[0] for end in ends], 7.0), ends, strict=True):

@@ -92,9 +92,9 @@ def percent_axis(axes: Axes, values: Sequence[float]) -> None:
     axes.set_ylim(floor, min(102.0, 5.0 * math.ceil((high + room) / 5.0)))
 
 
-def along_axis(axes: Axes, last: float, words: str, ends: Sequence[tuple[float, str]], room: float = 1.36) -> None:
+def along_axis(axes: Axes, last: float, words: str, ends: Sequence[tuple[float, str]]) -> None:
     """The x axis from nothing to ``last``, and right of it the methods by name, whose curves end at ``ends``."""
-    axes.set_xlim(0, last * room)
+    axes.set_xlim(0, 1.36 * last)
     axes.set_xticks(round_ticks(last))
     axes.spines["bottom"].set_bounds(0, last)
     axes.set_xlabel(words)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -46,13 +47,13 @@ Formats = Mapping[str, tuple[str, Callable[[Any], str]]]
 """Column -> its head, and how a value is printed."""
 
 
-def tidy_table(name: str, title: str, data: pd.DataFrame, formats: Formats, notes: tuple[str, ...] = ()) -> Table:
+def tidy_table(name: str, title: str, data: pd.DataFrame, formats: Formats) -> Table:
     """A table whose rows are those of ``data``; the first column of ``formats`` names them."""
     first, *rest = formats
     text = pd.DataFrame({formats[key][0]: [formats[key][1](value) for value in data[key]] for key in rest})
     value = pd.DataFrame({formats[key][0]: data[key].to_numpy() for key in rest})
     index = pd.Index([formats[first][1](value) for value in data[first]], name=formats[first][0])
-    return Table(name, title, data, text.set_axis(index), value.set_axis(index), notes=notes)
+    return Table(name, title, data, text.set_axis(index), value.set_axis(index))
 
 
 def wide_table(
@@ -105,12 +106,10 @@ def comparison_table(suite: Results, reference: str) -> Table | None:
         return None
     data = rows.rename_axis("method").reset_index()
     data.insert(0, "reference", reference)
-    data["interval"] = data.low_95
-    spans = {low: f"{signed(low)} to {signed(high)}" for low, high in zip(data.low_95, data.high_95, strict=True)}
     formats: Formats = {
         "method": ("Method", method_name),
         "difference": ("Difference", signed),
-        "interval": ("95 % interval", lambda low: spans.get(low, EMPTY)),
+        "low_95": ("95 % interval", _interval(data, signed)),
         "wins": ("Wins", str),
         "n": ("Of", str),
         "t_p": ("t-test p", p_text),
@@ -118,8 +117,13 @@ def comparison_table(suite: Results, reference: str) -> Table | None:
         "wilcoxon_p": ("Wilcoxon p", p_text),
     }
     title = f"{method_name(reference)} against each other method, in points"
-    table = tidy_table(f"{suite.name}-against-{reference}", title, data, formats)
-    return Table(table.name, table.title, data.drop(columns="interval"), table.text, table.value)
+    return tidy_table(f"{suite.name}-against-{reference}", title, data, formats)
+
+
+def _interval(data: pd.DataFrame, show: Callable[[float], str]) -> Callable[[float], str]:
+    """Low end -> ``1.1 to 2.9``."""
+    ends = dict(zip(data.low_95, data.high_95, strict=True))
+    return lambda low: EMPTY if math.isnan(low) else f"{show(low)} to {show(ends[low])}"
 
 
 def p_text(value: float) -> str:
@@ -265,8 +269,7 @@ def _class_shares(counts: Array, samples: float) -> Array:
 
 def interval_table(table: Table) -> Table:
     """Runs and 95 % intervals of a table of results."""
-    data = table.data[table.data["mean"].notna()].assign(interval=table.data.low_95)
-    spans = dict(zip(data.low_95, data.high_95, strict=True))
+    data = table.data[table.data["mean"].notna()].copy()
     data["where"] = [
         f"{s}, {'Mean' if a == 'mean' else pair_label(a, b)}"
         for s, a, b in zip(data["shift"], data.source, data.target, strict=True)
@@ -275,10 +278,7 @@ def interval_table(table: Table) -> Table:
         "row": (str(table.text.index.name), method_name),
         "where": ("Column", str),
         "mean": ("Mean", number),
-        "interval": (
-            "95 % interval",
-            lambda low: EMPTY if math.isnan(low) else f"{number(low)} to {number(spans[low])}",
-        ),
+        "low_95": ("95 % interval", _interval(data, number)),
         "runs": ("Runs", str),
         "missing_cells": ("Missing cells", str),
         "mean_on_common_seeds": ("Mean over common seeds", number),
@@ -298,11 +298,7 @@ def run_table(suite: Results, settings_of: Mapping[str, str]) -> Table:
         "shift": ("Shift", str),
         "seed": ("Seed", str),
         "part": ("Study", str),
-        "score": ("Score", number),
-        "best_threshold": ("Best threshold", number),
-        "known_accuracy": ("Known", number),
-        "unknown_accuracy": ("Unknown", number),
-        "auroc": ("AUROC", number),
+        **{key: (head, number) for key, head in METRIC_HEADS.items()},
         "first_half": ("1st half", number),
         "second_half": ("2nd half", number),
         "samples": ("Samples", lambda value: number(value, 0)),
@@ -313,18 +309,8 @@ def run_table(suite: Results, settings_of: Mapping[str, str]) -> Table:
         "kept": ("In the tables", lambda kept: "yes" if kept else "left out"),
     }
     table = tidy_table(f"{suite.name}-runs", f"All runs of {suite.title}", runs, formats)
-    data = runs[
-        [
-            "id",
-            *(key for key in formats if key not in {"pair", "part", "settings_set"}),
-            "source",
-            "target",
-            "study",
-            "variant",
-            "unknown_share",
-        ]
-    ]
-    return Table(table.name, table.title, data, table.text, table.value)
+    kept = [key for key in formats if key not in {"pair", "part", "settings_set"}]
+    return replace(table, data=runs[["id", *kept, "source", "target", "study", "variant", "unknown_share"]])
 
 
 def model_table(suite: Results) -> Table | None:

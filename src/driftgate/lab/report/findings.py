@@ -8,27 +8,13 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from driftgate.lab.bench.names import OWN_METHOD, method_name
+from driftgate.lab.bench import tables
+from driftgate.lab.bench.names import JOINED, OWN_METHOD, method_name
 from driftgate.lab.bench.parts import playing_words
 from driftgate.lab.bench.published import published_suite
 from driftgate.lab.bench.results import Results
 from driftgate.lab.bench.statistics import Summary, compare, holm
-from driftgate.lab.bench.tables import (
-    RANK_DECIMALS,
-    Column,
-    by_method,
-    cells,
-    common_means,
-    mean_summary,
-    metric_of,
-    pairs_of,
-    rank,
-    result_columns,
-    score_cube,
-    shifts_of,
-    signed,
-)
-from driftgate.methods import available, get_method
+from driftgate.methods import available
 
 PAPER_SIZE = "224x224"
 """Height and width of the paper's pictures, in every suite."""
@@ -45,7 +31,7 @@ def common_ground(runs: pd.DataFrame) -> pd.DataFrame:
     cells is largest: a few methods that ran everywhere do not keep out the many that ran under one shift.
     """
     scored = runs[runs.score.notna()]
-    owned = {method: frozenset(_parts(group)) for method, group in by_method(scored).items()}
+    owned = {method: frozenset(_parts(group)) for method, group in tables.by_method(scored).items()}
 
     def reach(cells: frozenset[tuple[str, ...]]) -> tuple[int, int, list[tuple[str, ...]]]:
         having = sum(cells <= own for own in owned.values())
@@ -62,19 +48,19 @@ def standings(runs: pd.DataFrame) -> pd.DataFrame:
     ranked), missing (cells), ranked, rank.
     """
     scored = common_ground(runs)
-    rows, parts = by_method(scored), [Column(*part) for part in sorted(set(_parts(scored)))]
-    cube = score_cube(rows, parts, sorted(scored.seed.unique()))
-    common, lines = common_means(cube), {}
+    rows, parts = tables.by_method(scored), [tables.Column(*part) for part in sorted(set(_parts(scored)))]
+    cube = tables.score_cube(rows, parts, sorted(scored.seed.unique()))
+    common, lines = tables.common_means(cube), {}
     for place, (method, scores) in enumerate(zip(rows, cube, strict=True)):
         present = scores[np.isfinite(scores).any(axis=1)]
-        found = common.get(place) or mean_summary(present)
+        found = common.get(place) or tables.mean_summary(present)
         lines[method] = {**found._asdict(), "missing": len(scores) - len(present), "ranked": place in common}
-    for method, group in by_method(runs[runs.score.notna()]).items():
+    for method, group in tables.by_method(runs[runs.score.notna()]).items():
         if method not in lines:
             lines[method] = {"n": 0, "mean": group.score.mean(), "missing": len(parts), "ranked": False}
     heads = [*Summary._fields, "missing", "ranked"]
     table = pd.DataFrame.from_dict(lines, orient="index", columns=heads).astype({"ranked": bool, "mean": float})
-    table["rank"] = rank(table["mean"].where(table.ranked))
+    table["rank"] = tables.rank(table["mean"].where(table.ranked))
     return table.sort_values(["ranked", "missing", "mean"], ascending=[False, True, False], kind="stable")
 
 
@@ -82,16 +68,10 @@ def _parts(runs: pd.DataFrame) -> list[tuple[str, str, str]]:
     return list(zip(*(runs[name] for name in PART), strict=True))
 
 
-def is_source_free(method: str) -> bool:
-    """Whether a method needs nothing of the source data but the model."""
-    name = "shot-o" if method == "shot-o/p" else method
-    return get_method(name).source_free if name in available() else True
-
-
-def is_free_and_universal(method: str) -> bool:
-    """Source-free, and not told which shift it meets."""
-    name = "shot-o" if method == "shot-o/p" else method
-    return is_source_free(name) and (get_method(name).universal if name in available() else True)
+def is_source_free(method: str, *, universal: bool = False) -> bool:
+    """Whether a method needs nothing of the source data but the model, and, if asked, is not told the shift either."""
+    found = available().get("shot-o" if method == JOINED else method)
+    return found is None or (found.source_free and (found.universal or not universal))
 
 
 def seeds_share_a_model(runs: pd.DataFrame) -> bool:
@@ -107,7 +87,7 @@ def comparisons(runs: pd.DataFrame, reference: str) -> pd.DataFrame:
     a unit is a shift, a pair and a source model (or a seed, where the record names no model). Units of a single source
     model say nothing about another, so they have no p-value.
     """
-    groups = by_method(runs[runs.score.notna()])
+    groups = tables.by_method(runs[runs.score.notna()])
     found = {}
     for method, group in groups.items():
         both = groups[reference].merge(group, on=[*PART, "seed"], suffixes=("", "_other"))
@@ -158,7 +138,7 @@ def _who_leads(runs: pd.DataFrame, table: pd.DataFrame) -> list[str]:
     words = difference_words(runs, first, second, method_name(first))
     text += [f"Next is {method_name(second)} with {ranked['mean'][second]:.1f} %: {words}"] if words else []
     text += not_ranked
-    free = next((method for method in ranked.index if is_free_and_universal(method)), None)
+    free = next((method for method in ranked.index if is_source_free(method, universal=True)), None)
     if free is not None and free not in leaders:
         uses = "uses source statistics or is" if len(leaders) == 1 else "use source statistics or are"
         text.append(
@@ -188,7 +168,7 @@ def _own_method(runs: pd.DataFrame, table: pd.DataFrame) -> list[str]:
 
 def leaders_of(ranked: pd.DataFrame) -> list[str]:
     """The best, and all that are equal to it when printed."""
-    printed = ranked["mean"].round(RANK_DECIMALS)
+    printed = ranked["mean"].round(tables.RANK_DECIMALS)
     return [str(method) for method in ranked.index[printed == printed.iloc[0]]] if len(ranked) else []
 
 
@@ -198,7 +178,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def _shift_leaders(runs: pd.DataFrame) -> list[str]:
-    shifts, parts = shifts_of(runs), []
+    shifts, parts = tables.shifts_of(runs), []
     for shift in shifts if len(shifts) > 1 else ():
         table = standings(runs[runs["shift"] == shift])
         ranked = table[table.ranked]
@@ -206,7 +186,7 @@ def _shift_leaders(runs: pd.DataFrame) -> list[str]:
         if leaders:
             best = [f"{listed([method_name(method) for method in leaders])} {ranked['mean'].iloc[0]:.1f} %"]
             best += [f"{method_name(m)} {ranked['mean'][m]:.1f} %" for m in ranked.index[len(leaders) : 2]]
-            parts.append(f"{shift} ({metric_of(shift)}): {', then '.join(best)}")
+            parts.append(f"{shift} ({tables.metric_of(shift)}): {', then '.join(best)}")
     return [f"{'; '.join(parts)}."] if parts else []
 
 
@@ -214,12 +194,12 @@ def _against_paper(suite: Results) -> list[str]:
     paper = published_suite(suite.name)
     if paper is None:
         return []
-    columns = [column for column in result_columns(suite.main) if column.source is not None]
-    apart = cells(by_method(suite.main), columns, paper).difference.dropna()
+    columns = [column for column in tables.result_columns(suite.main) if column.source is not None]
+    apart = tables.cells(tables.by_method(suite.main), columns, paper).difference.dropna()
     if apart.empty:
         return []
     return [
-        f"Against the paper's numbers in {count(len(apart), 'cell')}: {signed(apart.mean())} points on average, "
+        f"Against the paper's numbers in {count(len(apart), 'cell')}: {tables.signed(apart.mean())} points on average, "
         f"{apart.abs().mean():.1f} points apart in size. {' '.join(protocol_notes(suite))}".strip()
     ]
 
@@ -255,7 +235,7 @@ def _network_word(name: str) -> str:
 def _scope(runs: pd.DataFrame, ranked: pd.DataFrame) -> str:
     """Over what a mean is."""
     ground, seeds = common_ground(runs), int(ranked.n.iloc[0])
-    shifts, pairs = shifts_of(ground), len(pairs_of(ground))
+    shifts, pairs = tables.shifts_of(ground), len(tables.pairs_of(ground))
     over = f"on average over {len(shifts)} shifts" if len(shifts) > 1 else f"under {shifts[0]}"
     fewer = seeds < ground.seed.nunique()
     words = "the seeds that all have" if seeds == 0 else count(seeds, "seed") + " that all have" * fewer
@@ -280,7 +260,7 @@ def difference_words(runs: pd.DataFrame, reference: str, other: str, subject: st
         return f"{start} in the one {one} both have, which says nothing about chance."
     if math.isnan(row.t_p):
         return f"{start} over {n} {several}, too few from different source models to say anything about chance."
-    interval = f"95 % interval {signed(row.low_95)} to {signed(row.high_95)}"
+    interval = f"95 % interval {tables.signed(row.low_95)} to {tables.signed(row.high_95)}"
     facts = f"{interval}, paired t-test with Holm's correction {p_words(row.t_p_holm)}"
     doubt = " Among so many comparisons that may be chance." if row.t_p_holm > SURE else ""
     doubt = " The interval holds 0: the two cannot be told apart." if row.low_95 <= 0 <= row.high_95 else doubt

@@ -82,8 +82,7 @@ class SuitePart:
     versions: dict[str, str]
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(NamedTuple):
     """What was written, and the main facts, ready for JSON."""
 
     page: Path
@@ -141,10 +140,8 @@ def suite_part(suite: Results, anchor: str) -> SuitePart:
 
 def _results(suite: Results) -> Section:
     tables = suite_tables(suite)
-    shared = "shared" if findings.seeds_share_a_model(suite.main) else "own"
-    shared = "one" if suite.main.seed.nunique() == 1 else shared
     notes = dict.fromkeys(note for table in tables for note in table.notes)
-    words = [WORDS["results"], *notes, WORDS["intervals"][shared]]
+    words = [WORDS["results"], *notes, WORDS["intervals"][_units(suite.main)]]
     if any(table.below is not None for table in tables):
         words += [WORDS["paper"], *findings.protocol_notes(suite)]
     further = [details.metrics_table(suite), details.ranks_table(suite)]
@@ -160,9 +157,13 @@ def _comparison(suite: Results) -> Section | None:
         return None
     references = dict.fromkeys([ranked[0], *([OWN_METHOD] if OWN_METHOD in ranked else [])])
     tables = [details.comparison_table(suite, reference) for reference in references]
-    units = "one" if runs.seed.nunique() == 1 else "shared" if findings.seeds_share_a_model(runs) else "own"
-    intro = f"{WORDS['comparison']} {WORDS['units'][units]} {WORDS['tests']}"
-    return Section("pairs", "Paired comparison", intro, [], [table for table in tables if table is not None])
+    intro = f"{WORDS['comparison']} {WORDS['units'][_units(runs)]} {WORDS['tests']}"
+    return Section("pairs", "Paired comparison", intro, [], list(filter(None, tables)))
+
+
+def _units(runs: pd.DataFrame) -> str:
+    """What seeds there are: one, several that share a source model, several with their own."""
+    return "one" if runs.seed.nunique() == 1 else "shared" if findings.seeds_share_a_model(runs) else "own"
 
 
 def _costs(suite: Results) -> Section:
@@ -186,9 +187,9 @@ def _stream(suite: Results) -> Section:
     drawings = []
     for place, ((source, target), shift) in enumerate((p, s) for p in pairs_of(runs) for s in shifts_of(runs)):
         chosen = runs[(runs.source == source) & (runs.target == target) & (runs["shift"] == shift)]
-        if len(chosen) and figures.has_curves(chosen):
+        if len(chosen) and figures.curves_in(chosen):
             drawings.append(Drawing(f"{name}-curve{place}", figures.curves(chosen), ""))
-    if figures.has_curves(runs[runs.method == OWN_METHOD], "used_share"):
+    if figures.curves_in(runs[runs.method == OWN_METHOD], "used_share"):
         drawings.append(Drawing(f"{name}-used", figures.samples_used(runs), WORDS["used"]))
     long = details.long_streams(runs)
     tables = []
@@ -213,11 +214,8 @@ def _studies(suite: Results) -> Section | None:
         title = study_title(study)
         figure = figures.study(runs, title, _default_variant(suite, runs))
         known = STUDIES.get(study)
-        paper = (
-            f"The paper, on VisDA-C OPDA: {known.paper}"
-            if known and known.paper
-            else "The paper has no figure of this."
-        )
+        paper = "The paper has no figure of this."
+        paper = f"The paper, on VisDA-C OPDA: {known.paper}" if known and known.paper else paper
         drawings.append(Drawing(f"{file_name(suite.name)}-{file_name(study)}", figure, f"{WORDS['study']} {paper}"))
         tables.append(study_table(suite, study))
     notes = dict.fromkeys(note for table in tables for note in table.notes)
@@ -257,7 +255,7 @@ def _shares(suite: Results) -> Section | None:
             stem = f"{name}-{file_name(f'{share}')}-{shift}"
             if chosen.tenths.map(lambda scores: any(map(math.isfinite, scores))).any():
                 drawings.append(Drawing(f"{stem}-tenths", figures.tenths(chosen, f"{title}: score"), WORDS["tenths"]))
-            if figures.has_curves(chosen, "rejected_share"):
+            if figures.curves_in(chosen, "rejected_share"):
                 drawings.append(Drawing(f"{stem}-along", figures.along(chosen, f"{title}: rejected"), WORDS["along"]))
         tables.append(details.share_table(suite, points))
     return Section("shares", "Share of unknown samples", WORDS["shares"], drawings, tables) if tables else None
@@ -351,24 +349,18 @@ def _heads(table: Table) -> tuple[list[tuple[str, int]], list[tuple[str, bool]]]
     return list(groups.items()), list(zip(labels, numbers, strict=True))
 
 
-class Shown(NamedTuple):
-    """A cell of the page: what is printed, what it sorts by, its mark, and the line below."""
+def _rows(table: Table) -> Iterator[tuple[str, bool, list[tuple[str, str, str, str]]]]:
+    """The rows of a table: name, whether a block begins with it, and its cells.
 
-    text: str
-    value: str
-    mark: str
-    below: str
-
-
-def _rows(table: Table) -> Iterator[tuple[str, bool, list[Shown]]]:
-    """The rows of a table: name, whether a block begins with it, cells."""
+    A cell is what is printed, what it sorts by, its mark, and the line below.
+    """
     words = {1.0: "best", 2.0: "second"}
     for place, (name, texts) in enumerate(zip(table.text.index, table.text.to_numpy(), strict=True)):
         values = table.value.iloc[place]
         ranks: Iterable[Any] = [math.nan] * len(texts) if table.rank is None else table.rank.iloc[place]
         below = [""] * len(texts) if table.below is None else table.below.iloc[place]
         found = [
-            Shown(text, "" if pd.isna(value) else str(value), words.get(rank, ""), second)
+            (text, "" if pd.isna(value) else str(value), words.get(rank, ""), second)
             for text, value, rank, second in zip(texts, values, ranks, below, strict=True)
         ]
         yield str(name), place in table.starts, found
@@ -378,7 +370,7 @@ def _facts(parts: Sequence[SuitePart]) -> dict[str, Any]:
     found = {}
     for part in parts:
         suite = part.suite
-        table = findings.standings(suite.main)
+        table, ground = findings.standings(suite.main), findings.common_ground(suite.main)
         found[suite.name] = {
             "runs": len(suite.frame),
             "failures": [failure.id for failure in suite.failures],
@@ -387,10 +379,8 @@ def _facts(parts: Sequence[SuitePart]) -> dict[str, Any]:
             "summary": part.sentences,
             "means": json.loads(table[["mean", "std", "missing", "ranked"]].to_json(orient="index")),
             "comparisons": {
-                reference: json.loads(
-                    findings.comparisons(findings.common_ground(suite.main), reference).to_json(orient="index")
-                )
-                for reference in dict.fromkeys([*table.index[table.ranked][:1]])
+                best: json.loads(findings.comparisons(ground, best).to_json(orient="index"))
+                for best in table.index[table.ranked][:1]
             },
             "published": published_suite(suite.name) is not None,
         }
