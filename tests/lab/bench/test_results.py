@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from synthetic_runs import decay_study, record, sweep, write_runs
 
-from driftgate.lab.bench.results import Results, read_results
+from driftgate.lab.bench.results import Results, curve, read_results
 from driftgate.lab.bench.tables import study_table
 from driftgate.lab.report.page import write_report
 from driftgate.types import DriftgateError
@@ -195,3 +195,9 @@ def test_a_study_has_one_base_and_may_vary_the_stream(tmp_path: Path) -> None:
         "2 runs of the study decay (gmm) left out of tables and statistics: lr 0.5 instead of 0.001"
     ]
     assert set(study_table(suite, "decay").data.n) == {2} and len(suite.studies["batch_size"]) == 3
+
+
+def test_a_last_batch_of_a_few_samples_hardly_moves_a_smoothed_curve() -> None:
+    drawn = curve([0.8] * 9 + [0.0], smooth=5, samples=9 * 64 + 8, batch_size=64)
+    assert drawn[-1, 0] == 9 * 64 + 8 and drawn[-1, 1] == pytest.approx(80.0 * 2 * 64 / (2 * 64 + 8))
+    assert drawn[:7, 1] == pytest.approx([80.0] * 7)

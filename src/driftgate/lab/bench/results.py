@@ -277,14 +277,14 @@ def curve(values: Numbers, smooth: float, samples: int | None, batch_size: int |
     ``smooth`` is a number of batches, or below 1 a part of the stream.
     """
     heights = 100.0 * np.array(values, dtype=np.float64)  # of None it makes NaN
-    reach = round(smooth * len(heights) / 2) if smooth < 1 else int(smooth) // 2
-    if reach and len(heights):
-        # Fewer at both ends: the last batch may hold a few samples only and must not count for several.
-        near = np.ones(2 * reach + 1)
-        sums, counts = (signal.convolve(row, near, "same", "direct") for row in (heights, np.ones_like(heights)))
-        heights = sums / counts
     total = float(samples or len(heights))
     seen = np.minimum((batch_size or total / max(len(heights), 1)) * np.arange(1, len(heights) + 1), total)
+    reach = round(smooth * len(heights) / 2) if smooth < 1 else int(smooth) // 2
+    if reach and len(heights):
+        # By samples, fewer at both ends: the last batch may hold a few only.
+        near, sizes = np.ones(2 * reach + 1), np.diff(seen, prepend=0.0).clip(min=1e-6)
+        sums, counts = (signal.convolve(row, near, "same", "direct") for row in (heights * sizes, sizes))
+        heights = sums / counts
     known = np.flatnonzero(np.isfinite(heights))
     if len(known) > CURVE_POINTS:
         known = known[np.unique(np.linspace(0, len(known) - 1, CURVE_POINTS).round().astype(int))]
