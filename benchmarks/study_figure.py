@@ -19,7 +19,7 @@ from driftgate.lab.figures import save_figure, study_panel
 from driftgate.lab.figures.style import SIZE, styled
 
 COLUMNS = 3
-TEXT_WIDTH = 58
+TEXT_WIDTH, TITLE_WIDTH = 58, 36
 
 
 def main() -> None:
@@ -40,7 +40,8 @@ def main() -> None:
         panels = figure.subplots(rows, columns, squeeze=False).flatten()
         for axes, (study, runs) in zip(panels, drawn.items(), strict=False):
             study_panel(axes, runs)
-            axes.set_title(study_title(study), loc="left", fontsize=11, fontweight="bold", pad=22)
+            title = "\n".join(textwrap.wrap(study_title(study), TITLE_WIDTH))
+            axes.set_title(title, loc="left", fontsize=11, fontweight="bold", pad=22)
             found = STUDIES[study].paper if study in STUDIES else None
             words = f"The paper, on VisDA-C OPDA: {found}" if found else ""
             axes.set_xlabel("\n".join(textwrap.wrap(words, TEXT_WIDTH)), fontsize=9, loc="left")
