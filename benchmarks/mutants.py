@@ -61,8 +61,8 @@ COMET = "tests/methods/test_comet.py tests/golden/test_golden_comet.py"
 TESTS: dict[str, tuple[str, ...]] = {
     "losses/affinity.py": ("tests/losses/test_soft_targets.py",),
     "memory/blocks.py": ("tests/memory/test_blocks.py", "tests/memory/test_gmm.py"),
-    "memory/factors.py": ("tests/memory/test_gmm.py", "tests/memory/test_gmm_tied.py", GMM),
-    "memory/frozen.py": ("tests/test_export.py",),
+    "memory/factors.py": ("tests/memory/test_frozen.py tests/memory/test_gmm.py", "tests/memory/test_gmm_tied.py", GMM),
+    "memory/frozen.py": ("tests/memory/test_frozen.py", "tests/test_export.py"),
     "memory/packed.py": ("tests/memory/test_gmm.py", "tests/memory/test_gmm_tied.py"),
     "memory/gmm.py": (
         "tests/memory/test_gmm.py tests/memory/test_gmm_properties.py tests/memory/test_gmm_size.py",
