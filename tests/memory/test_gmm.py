@@ -23,6 +23,7 @@ from scipy.stats import multivariate_normal
 from torch import Tensor
 
 from driftgate.memory import CovarianceForm, StreamingGMM
+from driftgate.memory.packed import wrap
 from driftgate.types import DriftgateError
 
 FORMS = get_args(CovarianceForm)
@@ -384,3 +385,12 @@ def test_a_prior_that_could_learn_is_taken_as_numbers() -> None:
     mixture = StreamingGMM(2, 3)
     mixture.set_prior(means, covariances, torch.ones(2, requires_grad=True))
     assert not any(part.requires_grad for part in mixture.buffers())
+
+
+@pytest.mark.parametrize("dim", [1, 2, 5, 6])
+def test_wrapped_diagonals_hold_every_entry_and_no_row_more(dim: int) -> None:
+    vectors = torch.randn(3, dim, generator=torch.Generator().manual_seed(0))
+    wrapped = wrap(vectors)
+    assert wrapped.shape == (3, dim // 2 + 1, dim)
+    for diagonal in range(dim // 2 + 1):
+        assert torch.equal(wrapped[:, diagonal], vectors.roll(-diagonal, dims=1))
