@@ -18,7 +18,7 @@ from driftgate.types import UNKNOWN, UNLABELED, DriftgateError
 def test_up_to_the_middle_the_three_decisions_follow_the_share(share: float, p_reject: float) -> None:
     known, unknown, prediction = share_levels(share, p_reject)
     assert prediction == pytest.approx(1 - share)
-    assert known == pytest.approx((1 - share) * (1 - p_reject))  # of the known side, p_reject is left out
+    assert known == pytest.approx(min((1 - share) * (1 - p_reject), 0.5))  # of the known side, p_reject is left out
     assert 1 - unknown == pytest.approx(share * (1 - p_reject))
     assert known <= prediction <= unknown + 1e-12
 
@@ -40,7 +40,7 @@ def test_a_share_of_zero_rejects_nobody_and_teaches_nobody_to_be_unknown() -> No
         assert thresholds.unknown == thresholds.prediction == math.inf
         assert (predict_label(classes, novelty, thresholds) == 0).all()
         labels = pseudo_label(classes, novelty, thresholds)
-        assert not (labels == UNKNOWN).any() and 0.15 < float((labels == UNLABELED).double().mean()) < 0.35
+        assert not (labels == UNKNOWN).any() and 0.4 < float((labels == UNLABELED).double().mean()) < 0.6
 
 
 @pytest.mark.parametrize(

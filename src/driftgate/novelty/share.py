@@ -47,11 +47,12 @@ def share_levels(share: float, p_reject: float) -> tuple[float, float, float]:
     """Levels of the score's quantiles for the three decisions, as (known, unknown, prediction); 1 is nobody.
 
     Who is taught a class and who is taught to be unknown follow the share itself: of either side ``p_reject`` is left
-    out, those nearest to the cut. Who is predicted as unknown follows it up to the middle.
+    out, those nearest to the cut, and no more than half of all are taught a class: beyond the surer half too many of
+    the labels are wrong. Who is predicted as unknown follows it up to the middle.
     """
     keep = 1.0 - p_reject
     rejected = min(share, MIDDLE) + BEYOND_MIDDLE * max(share - MIDDLE, 0.0)
-    return (1.0 - share) * keep, 1.0 - share * keep, 1.0 - rejected
+    return min((1.0 - share) * keep, MIDDLE), 1.0 - share * keep, 1.0 - rejected
 
 
 class ShareGate(Gate):
