@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 
 from driftgate import Method, SourceModel, available
 from driftgate.methods.one_step import OneStep
@@ -100,6 +102,24 @@ def loss_of(method: OneStep, output: ModelOutput, pseudo_labels: Tensor) -> Tens
     terms = method.loss(output, prediction)
     assert isinstance(terms, dict) and terms
     return torch.stack(list(terms.values())).sum()
+
+
+def bytes_kept(forward: Callable[[], object], *own: Tensor) -> int:
+    """Bytes of distinct memory that the graph of what ``forward`` computes keeps, ``own`` not counted.
+
+    Asked of the saved tensors themselves: those a checkpoint gives up are never packed by these hooks.
+    """
+    known = {tensor.untyped_storage().data_ptr() for tensor in own}
+    kept: dict[int, Tensor] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        if tensor.untyped_storage().data_ptr() not in known:
+            kept[tensor.untyped_storage().data_ptr()] = tensor  # held, so that no address is used twice
+        return tensor
+
+    with saved_tensors_hooks(pack, lambda tensor: tensor):
+        graph = forward()  # noqa: F841 (held while it is counted)
+    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
 
 
 def state_of(method: Method) -> dict[str, Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
@@ -21,6 +22,12 @@ def shown(text: str) -> str:
 def shown_name(name: str) -> str:
     """The same for a name, which has one line."""
     return shown(name).replace("\n", "?").replace("\t", "?")
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
+    """``did you mean gmm?``, or something else where nothing that is known is like ``name``."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"did you mean {near[0]}?" if near else otherwise
 
 
 def problems(error: ValidationError, known: Callable[[str], Iterable[str]] | None = None, what: str = "key") -> str:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support import images_of, residual_model, small_model
+from support import bytes_kept, images_of, residual_model, small_model
 from torch import Tensor, nn
-from torch.autograd.graph import saved_tensors_hooks
 
 import driftgate
 from driftgate import SourceModel
@@ -160,24 +159,16 @@ def test_checkpointing_is_undone_after_an_error() -> None:
 
 
 def kept_bytes(model: SourceModel, mode: MemoryMode) -> int:
-    """Bytes of distinct memory the graph keeps for the backward pass, weights and inputs not counted.
-
-    Asked of the saved tensors themselves: those a checkpoint gives up are never packed by these hooks.
-    """
+    """Bytes of distinct memory the graph keeps for the backward pass, weights and inputs not counted."""
     passes = Passes(model, memory=mode)
     views = views_of(model, size=4)
-    own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers(), *views)}
-    kept: dict[int, Tensor] = {}
 
-    def pack(tensor: Tensor) -> Tensor:
-        if tensor.untyped_storage().data_ptr() not in own:
-            kept[tensor.untyped_storage().data_ptr()] = tensor  # held, so that no address is used twice
-        return tensor
-
-    with saved_tensors_hooks(pack, lambda tensor: tensor):
+    def forward() -> list[ModelOutput]:
         outputs = [passes.forward(images, last=index == len(views) - 1) for index, images in enumerate(views)]
-    assert outputs[-1].logits.requires_grad
-    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+        assert outputs[-1].logits.requires_grad
+        return outputs
+
+    return bytes_kept(forward, *model.parameters(), *model.buffers(), *views)
 
 
 @pytest.mark.parametrize("kind", ["resnet50", "lite0"])

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from support import SIZE, images_of, residual_model, settings_for
+from support import SIZE, bytes_kept, images_of, residual_model, settings_for
 from torch import Tensor, nn
-from torch.autograd.graph import saved_tensors_hooks
 
 import driftgate
 from driftgate import SourceModel, available
@@ -141,17 +140,13 @@ def kept_bytes(count: int, piece_size: int | None) -> int:
     """Bytes the graph of a forward pass keeps, weights and inputs not counted."""
     model, images = build("vit"), images_of(count, 0)
     model.piece_size = piece_size
-    own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), images)}
-    kept: dict[int, Tensor] = {}
 
-    def pack(tensor: Tensor) -> Tensor:
-        if tensor.untyped_storage().data_ptr() not in own:
-            kept[tensor.untyped_storage().data_ptr()] = tensor  # held, so that no address is used twice
-        return tensor
+    def forward() -> Tensor:
+        logits = model(images).logits
+        assert logits.requires_grad
+        return logits
 
-    with saved_tensors_hooks(pack, lambda tensor: tensor):
-        assert model(images).logits.requires_grad
-    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+    return bytes_kept(forward, *model.parameters(), images)
 
 
 def test_the_graph_keeps_the_pieces_inputs_alone() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Iterable
-from difflib import get_close_matches
 from functools import cache
 from importlib import metadata
 from typing import Any, TypeVar
@@ -17,7 +16,7 @@ from driftgate.methods.base import KNOWN, Method, MethodSettings, add_method
 from driftgate.methods.look import Look
 from driftgate.models.source_model import SourceModel
 from driftgate.plugins import home_of
-from driftgate.text import problems
+from driftgate.text import did_you_mean, problems
 from driftgate.types import DriftgateError
 from driftgate.views import ViewsChoice, choose_views
 
@@ -59,10 +58,10 @@ def available() -> dict[str, type[Method]]:
 def get_method(name: str) -> type[Method]:
     """The class of the method of that name."""
     if name not in KNOWN and name not in available():
-        near = get_close_matches(name, available(), n=1)
+        near = did_you_mean(name, available(), "")
         raise DriftgateError(
             f"Expected a method out of {', '.join(available())} but got {name!r}; "
-            + (f"did you mean {near[0]}? One" if near else "one")
+            + (f"{near} One" if near else "one")
             + " of your own is known once its module is imported (--import my_module), or by an entry point of the "
             f"group {GROUP!r}."
         )

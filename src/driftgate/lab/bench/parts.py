@@ -3,7 +3,6 @@ the studies that vary one thing: the supplement's and what the paper leaves open
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from typing import Any
@@ -15,16 +14,11 @@ from driftgate.lab.data.datasets import DataSet
 from driftgate.lab.data.orders import Arrangement, Order, StreamShare
 from driftgate.methods import get_method, resolve_settings
 from driftgate.shifts import ClassOrder, Shift
+from driftgate.text import did_you_mean
 from driftgate.types import DriftgateError
 
 NO_PRESET = "default"
 """Instead of a preset's name: the method's defaults, even where it has a preset called like the data set."""
-
-
-def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
-    """``did you mean gmm?``, or something else where nothing that is known is like ``name``."""
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f"did you mean {near[0]}?" if near else otherwise
 
 
 class Pair(BaseModel, frozen=True, extra="forbid"):

@@ -14,14 +14,14 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
-from driftgate.lab.bench.parts import ClassNames, MethodEntry, Pair, Playing, check_shares, did_you_mean, parse_shares
+from driftgate.lab.bench.parts import ClassNames, MethodEntry, Pair, Playing, check_shares, parse_shares
 from driftgate.lab.data.datasets import DATASETS
 from driftgate.lab.data.orders import Arrangement, Order
 from driftgate.lab.pretrain import PretrainSettings
 from driftgate.methods import available
 from driftgate.models.backbones import RESNETS
 from driftgate.shifts import ClassOrder, ClassSplit, Shift
-from driftgate.text import problems
+from driftgate.text import did_you_mean, problems
 from driftgate.types import DriftgateError
 
 FOLDER = "suites"
