@@ -19,7 +19,7 @@ from driftgate.lab.figures import save_figure, study_panel
 from driftgate.lab.figures.style import SIZE, styled
 
 COLUMNS = 3
-TEXT_WIDTH, TITLE_WIDTH = 58, 36
+TEXT_WIDTH, TITLE_WIDTH = 58, 42
 
 
 def main() -> None:
