@@ -168,7 +168,7 @@ class Runner:
     def __init__(self, tree: Path, results: Path) -> None:
         self.tree, self.path = tree, results
         self.results = {result.key: result for result in read_results(results)}
-        for name in ("src", "tests", "benchmarks", "pyproject.toml"):
+        for name in ("src", "tests", "benchmarks", "examples", "pyproject.toml", "CONTRIBUTING.md"):
             source = ROOT / name
             if source.is_dir():
                 shutil.copytree(source, tree / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
