@@ -88,14 +88,14 @@ def _change(place: Any, draw: random.Random) -> None:
     if kind == 0:
         del place[key]
     elif kind == 1 and isinstance(place, dict):
-        place[draw.choice(ODD_KEYS)] = draw.choice(ODD_VALUES)
+        place[draw.choice(ODD_KEYS)] = _copy(draw.choice(ODD_VALUES))
     elif kind == 2:
         deep: Any = []
         for _ in range(draw.choice([3, 3, 3, 3, 3, 100, 400])):  # what is deep is slow: YAML takes the square of it
             deep = [deep] if draw.random() < 0.5 else {"a": deep}
         place[key] = deep
     else:
-        place[key] = draw.choice(ODD_VALUES)
+        place[key] = _copy(draw.choice(ODD_VALUES))
 
 
 def _copy(value: Any) -> Any:
