@@ -260,7 +260,7 @@ def run_tests(tree: Path, calls: tuple[str, ...], limit: int | None, log: Path) 
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.chdir(tree)
-    os.environ["PYTHONPATH"] = str(tree / PACKAGE.split("/")[0])  # for the processes that tests start
+    os.environ["PYTHONPATH"] = str((tree / PACKAGE).parent)  # for the processes that tests start
     options = ["-x", "--no-header", "--tb=no", "-p", "no:cacheprovider", "--hypothesis-seed=0"]
     for call in calls:
         code = pytest.main([*options, *shlex.split(call)])

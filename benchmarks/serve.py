@@ -2,6 +2,7 @@
 
     python benchmarks/serve.py [--backbone cnn|lite0] [--seconds 10] [--rounds 3] [--pace RATE]
     python benchmarks/serve.py [--backbone cnn|lite0] --soak MINUTES
+    python benchmarks/serve.py [--backbone cnn|lite0] --kills 10
     python benchmarks/serve.py [--backbone cnn|lite0] --cpu-time 1,16,64 [--rounds 50]
 
 Three services run side by side on the loopback and are asked in turn, round by round, so that a busy machine slows all
@@ -9,7 +10,8 @@ of them alike; only ratios are worth much. `full` keeps 16 connections busy with
 pictures at a third of the rate that the learning service reached, whether answers have come or not, and counts from the
 moment a picture should have left; `--pace` says the rate, for a machine that others use. `--soak` keeps the learning
 one busy, watches its memory, and then takes the batches of its audit log through the same method and guard once more:
-every answer must be the one it gave. The client shares the machine. `--cpu-time` asks no service: it tells the
+every answer must be the one it gave. `--kills` kills the learning one again and again, and tells how long the next
+picture waits for its answer. The client shares the machine. `--cpu-time` asks no service: it tells the
 processor's time that the learner's thread takes to the answer and to the end, which other work on the machine leaves
 nearly alone.
 """
@@ -20,6 +22,7 @@ import argparse
 import http.client
 import json
 import os
+import signal
 import socket
 import statistics
 import subprocess
@@ -39,6 +42,7 @@ from driftgate.guard import Guard
 from driftgate.methods import create
 from driftgate.models import SourceModel
 from driftgate.serve.decode import Pixels, decode
+from driftgate.serve.keeper import SOON
 
 CONNECTIONS = 16
 WARM = 40
@@ -229,6 +233,20 @@ def soak(service: Running, sent: list[bytes], minutes: float) -> dict[str, int]:
     return asked
 
 
+def back_again(service: Running, sent: list[bytes], kills: int) -> None:
+    """How long a picture waits that comes the moment after the service was killed."""
+    waited = []
+    for _ in range(kills):
+        full_load(service, sent, SOON + 1.0)  # or it would be given up
+        keeper = service.process.pid
+        (killed,) = Path(f"/proc/{keeper}/task/{keeper}/children").read_text().split()
+        os.kill(int(killed), signal.SIGKILL)
+        started = time.perf_counter()
+        ask(service.connect(), sent[0])
+        waited.append(time.perf_counter() - started)
+    print(f"{kills} kills: answered after {statistics.median(waited):.2f} s (median), {max(waited):.2f} s at most")
+
+
 def repeat(model: Path, state: Path, sent: list[bytes], asked: dict[str, int]) -> None:
     """The batches of the audit log once more, without a service: how many answers differ."""
     source = SourceModel.load(model)
@@ -258,6 +276,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--pace", type=float, help="pictures a second of the paced load, and no full load")
     parser.add_argument("--soak", type=float, default=0.0, help="minutes of full load on the learning service instead")
+    parser.add_argument("--kills", type=int, default=0, help="kills of the learning service instead")
     parser.add_argument("--cpu-time", metavar="SIZES", help="the processor's time of such batches, without a service")
     chosen = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -271,7 +290,7 @@ def main() -> None:
             sizes = [int(size) for size in chosen.cpu_time.split(",")]
             processor_time(folder / "model.safetensors", folder, sizes, chosen.rounds)
             return
-        wanted = {"learning on": SERVICES["learning on"]} if chosen.soak else SERVICES
+        wanted = {"learning on": SERVICES["learning on"]} if chosen.soak or chosen.kills else SERVICES
         services = {
             title: Running(folder / "model.safetensors", folder / title.replace(" ", "-"), options)
             for title, options in wanted.items()
@@ -279,6 +298,8 @@ def main() -> None:
         try:
             if chosen.soak:
                 asked = soak(services["learning on"], sent, chosen.soak)
+            elif chosen.kills:
+                back_again(services["learning on"], sent, chosen.kills)
             else:
                 compare(services, sent, chosen.seconds, chosen.rounds, chosen.pace)
         finally:

@@ -9,11 +9,14 @@ import sys
 import time
 from pathlib import Path
 
+import httpx
 import pytest
 from servesupport import free_port, picture, samples, small_method, small_model, start_command
 
 from driftgate.serve.engine import Engine, EngineSettings
+from driftgate.serve.keeper import open_door
 from driftgate.serve.state_folder import StateFolder
+from driftgate.types import DriftgateError
 
 HERE = Path(__file__).parent
 
@@ -62,7 +65,7 @@ def test_a_clock_set_back_changes_nothing(tmp_path: Path, monkeypatch: pytest.Mo
 def test_the_command_goes_on_after_a_kill_and_saves_when_it_is_asked_to_stop(tmp_path: Path) -> None:
     model, state, log = tmp_path / "model.safetensors", tmp_path / "state", tmp_path / "log"
     small_model().save(model)
-    service, client = start_command(model, state, log, "--save-every", "2")
+    service, client = start_command(model, state, log, "--save-every", "2", "--no-revive")
     files = [("images", (f"{seed}.png", picture(seed))) for seed in range(20)]
     for _ in range(3):
         assert client.post("/v1/classify", files=files).status_code == 200
@@ -89,3 +92,71 @@ def test_the_command_goes_on_after_a_kill_and_saves_when_it_is_asked_to_stop(tmp
     folder = StateFolder(state)
     assert folder.start(small_method()).steps == 3 and folder.lost == 0
     folder.close()
+
+
+def children(process: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+
+
+def test_a_killed_service_is_back_at_once_and_who_came_meanwhile_is_answered(tmp_path: Path) -> None:
+    model, state, log = tmp_path / "model.safetensors", tmp_path / "state", tmp_path / "log"
+    small_model().save(model)
+    keeper, client = start_command(model, state, log, "--save-every", "2")
+    port = client.base_url.port
+    files = [("images", (f"{seed}.png", picture(seed))) for seed in range(40)]
+    for _ in range(2):
+        assert client.post("/v1/classify", files=files).status_code == 200
+    while client.get("/v1/state").json()["totals"]["steps"] < 2:
+        time.sleep(0.05)
+    client.close()  # or a connection that the dead one held would be used again
+    (service,) = children(keeper.pid)
+    os.kill(service, signal.SIGKILL)
+    assert client_of(port).post("/v1/classify", files=files).status_code == 200  # never refused
+    told = client_of(port).get("/v1/state").json()
+    assert told["version"].startswith("2.") and children(keeper.pid) != [service]
+    assert "killed by SIGKILL" in log.read_text()
+    # Whoever kills the keeper kills the service: door and state are free for the next.
+    (service,) = children(keeper.pid)
+    keeper.kill()
+    keeper.wait()
+    while Path(f"/proc/{service}").exists() and Path(f"/proc/{service}/stat").read_text().split()[2] != "Z":
+        time.sleep(0.01)
+    keeper, client = start_command(model, state, log)
+    assert client.get("/v1/state").json()["version"].startswith("3.")
+    keeper.send_signal(signal.SIGINT)
+    assert keeper.wait(timeout=120) == 0
+
+
+def client_of(port: int | None) -> httpx.Client:
+    return httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120)
+
+
+def test_a_service_that_dies_at_every_start_is_given_up(tmp_path: Path) -> None:
+    script = (
+        "import os, signal\n"
+        "from driftgate.serve.keeper import go_on_in_a_kept_process\n"
+        "go_on_in_a_kept_process()\n"
+        "print('started', flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGABRT)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1 and done.stdout.split() == ["started"] * 3
+    assert "killed 3 times within 5 s, last by SIGABRT" in done.stderr
+
+
+@pytest.mark.parametrize(("end", "code"), [("raise SystemExit(7)", 7), ("pass", 0), ("1 / 0", 1)])
+def test_a_service_that_ends_by_itself_is_not_started_again(end: str, code: int) -> None:
+    script = f"from driftgate.serve.keeper import go_on_in_a_kept_process as go_on\ngo_on()\nprint('here')\n{end}\n"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-u", "-c", script], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == code and done.stdout.split() == ["here"]
+
+
+def test_a_door_that_is_taken_is_refused_in_a_line() -> None:
+    with open_door("127.0.0.1", 0) as door, pytest.raises(DriftgateError, match="choose another --port"):
+        open_door("127.0.0.1", door.getsockname()[1])

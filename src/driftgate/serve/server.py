@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
+import socket
 from types import FrameType
 
 import uvicorn
@@ -49,9 +50,11 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
 
-def run(service: Service, host: str, port: int) -> None:
-    """Serve until SIGTERM or SIGINT; the state is saved at the end, however it comes about."""
+def run(service: Service, door: socket.socket) -> None:
+    """Serve whoever comes in by a socket that listens, until SIGTERM or SIGINT; the state is saved at the end, however
+    it comes about."""
+    host, port = door.getsockname()[:2]
     try:
-        Server(service, host, port).run()
+        Server(service, host, port).run(sockets=[door])
     finally:
         service.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import tempfile
 from collections.abc import Callable, Sequence
@@ -46,6 +47,7 @@ class ServiceOptions:
     save_every: SaveEvery = 100
     max_body: float = options.option(32.0, "Megabytes of a request.", min=0.001)
     frozen: bool = options.option(False, "Start without learning.")
+    revive: bool = options.option(True, "Start again at once where it is killed.", "--revive/--no-revive")
     ray: bool = options.option(False, "Run on Ray Serve: one learner, several predictors.")
     predictors: int = options.option(2, "Replicas that answer, with --ray.", min=1)
     publish_every: int = options.option(10, "Steps between two states that predictors take, with --ray.", min=1)
@@ -110,14 +112,20 @@ def serve(
 
 
 def _here(fresh: Callable[[], Method] | None, folder: Path, settings: ServiceSettings, served: ServiceOptions) -> None:
-    """Serve in this process, the demo where there is no method, until SIGTERM or SIGINT."""
+    """Serve on this machine, the demo where there is no method, until SIGTERM or SIGINT."""
+    from driftgate.serve.keeper import go_on_in_a_kept_process, open_door, preload
     from driftgate.serve.server import run
     from driftgate.serve.service import Service
 
-    service = _demo(folder, settings) if fresh is None else Service(fresh(), folder, settings)
-    tell_start(service.engine.folder.problems, service.engine.folder.lost)
-    note(f"Version {service.version} of {service.engine.method.name} at http://{served.host}:{served.port}/")
-    run(service, served.host, served.port)
+    with open_door(served.host, served.port) as door:
+        if served.revive and hasattr(os, "fork"):
+            preload("driftgate.lab.cli.experiment", "driftgate.lab.serve_demo")
+            go_on_in_a_kept_process()
+        service = _demo(folder, settings) if fresh is None else Service(fresh(), folder, settings)
+        tell_start(service.engine.folder.problems, service.engine.folder.lost)
+        host = f"[{served.host}]" if ":" in served.host else served.host
+        note(f"Version {service.version} of {service.engine.method.name} at http://{host}:{door.getsockname()[1]}/")
+        run(service, door)
 
 
 def fresh_method(chosen: options.MethodOptions) -> Method:
