@@ -73,10 +73,11 @@ def test_the_share_keeps_those_that_the_loss_moves_most() -> None:
     assert torch.equal(torch.cat(seen), images[16:])  # round(0.25 * 21) samples, those of the largest factor
 
 
-def test_tied_samples_are_normalised_by_their_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("memory", ["fast", "low"])
+def test_tied_samples_are_normalised_by_their_piece(memory: apart.MemoryMode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(apart, "PIECE_WITH_STATISTICS", 7)
     model, by_hand = model_with_statistics(), model_with_statistics()
-    found = gradients(model, ApartPasses(model, follow=True), torch.ones(21))
+    found = gradients(model, ApartPasses(model, memory=memory, follow=True), torch.ones(21))
     images = images_of(21, seed=1)
     with batch_statistics(by_hand, 21):
         outputs = [part.detach().requires_grad_() for part in by_hand(images)]

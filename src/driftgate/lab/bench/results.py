@@ -271,6 +271,7 @@ def run_row(record: Record, path: Path, suite: str = "") -> dict[str, Any]:
     }
 
 
+@np.errstate(over="ignore", invalid="ignore")  # of a file that somebody changed: what leaves the range is not drawn
 def curve(values: Numbers, smooth: float, samples: int | None, batch_size: int | None) -> Array:
     """(points, 2): samples seen and a series in per cent, smoothed, thinned, without what had nothing to measure.
 
