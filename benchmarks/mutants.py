@@ -66,7 +66,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "memory/packed.py": ("tests/memory/test_gmm.py", "tests/memory/test_gmm_tied.py"),
     "memory/gmm.py": (
         "tests/memory/test_gmm.py tests/memory/test_gmm_properties.py tests/memory/test_gmm_size.py",
-        "tests/memory/test_gmm_tied.py",
+        "tests/memory/test_gmm_tied.py tests/test_state.py",
         GMM,
     ),
     "memory/teacher.py": ("tests/memory/test_teacher.py", COMET, contract("comet-p")),
@@ -76,12 +76,12 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "methods/base.py": (f"tests/methods/test_registry.py {GMM}", contract("source-only", "tent", "owttt")),
     "methods/batchwise.py": (f"tests/methods/test_batchwise.py {SHOT} {GLC}", contract("glc", "shot-o")),
-    "methods/bn_stats.py": ("tests/methods/test_tent.py", contract("bn-stats")),
+    "methods/bn_stats.py": ("tests/methods/test_bn_stats.py tests/methods/test_registry.py", contract("bn-stats")),
     "methods/comet.py": (COMET, contract("comet-p", "comet-f")),
     "methods/glc.py": (GLC, contract("glc")),
     "methods/glc_plus.py": (GLC, contract("glc++")),
     "methods/gmm.py": (GMM, "tests/golden/test_golden_gmm.py", contract("gmm")),
-    "methods/gmm_settings.py": (GMM, "tests/golden/test_golden_gmm.py"),
+    "methods/gmm_settings.py": (f"{GMM} tests/methods/test_effort.py", "tests/golden/test_golden_gmm.py"),
     "methods/gmm_comet.py": (
         "tests/methods/test_gmm_comet.py tests/golden/test_golden_gmm_comet.py",
         contract("gmm-comet"),

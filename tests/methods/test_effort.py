@@ -57,6 +57,11 @@ def test_over_a_long_stream_the_share_is_kept_to_a_batch() -> None:
         assert abs(sum(is_due(step, share) for step in range(10_000)) - 10_000 * share) <= 1
 
 
+def test_light_teaches_half_as_often_and_twice_as_much() -> None:
+    full, light = gmm().settings, gmm(effort="light").settings
+    assert light.teach_share * light.lr == full.teach_share * full.lr and light.teach_share == 0.5
+
+
 def test_an_effort_is_a_bundle_under_what_is_set_alone() -> None:
     for effort, bundle in EFFORTS.items():
         chosen = gmm(effort=effort).settings.model_dump()

@@ -21,6 +21,7 @@ from driftgate import DriftgateError, Prediction
 from driftgate.losses import mean_entropy
 from driftgate.methods import GradientSettings, Look, OneStep, homes, look_of, register, registry
 from driftgate.methods.base import KNOWN
+from driftgate.methods.look import STRANGERS
 from driftgate.methods.registry import get_method
 from driftgate.models.source_model import ModelOutput
 from driftgate.novelty import entropy_prediction
@@ -155,6 +156,16 @@ def test_an_unknown_name_says_how_to_make_it_known(tmp_path: Path) -> None:
     del KNOWN["mine"]
     with pytest.raises(DriftgateError, match=r"got 'mine'; one of your own is known once its module is imported"):
         driftgate.load(path, model=small_model())
+
+
+def test_no_two_methods_look_alike() -> None:
+    looks = [
+        look_of(name) for name, method in driftgate.available().items() if method.__module__.startswith("driftgate.")
+    ]
+    assert len(looks) == 14
+    for part in ("label", "place", "colors"):
+        assert len({getattr(look, part) for look in looks}) == 14, part
+    assert not {look.colors for look in looks} & set(STRANGERS)  # which are for those that name none
 
 
 def test_another_process_learns_where_a_method_lives() -> None:
