@@ -92,6 +92,8 @@ def test_as_many_clusters_as_samples_and_more() -> None:
 
 def test_equal_samples_no_samples_and_opposite_ones() -> None:
     same = torch.ones(5, 3) / math.sqrt(3)
+    shares = group_means(same @ same.T, torch.ones(1, 5, dtype=torch.bool), 3)
+    assert shares.sum(dim=2).tolist() == [[1.0, 0.0, 0.0]]  # a cluster that nobody is in has no share of anybody
     assert torch.allclose(negative_similarity(same, torch.ones(1, 5, dtype=torch.bool), 3), torch.ones(1, 5))
     assert (negative_similarity(same, torch.zeros(2, 5, dtype=torch.bool), 3) == -math.inf).all()
     assert negative_similarity(same, torch.zeros(0, 5, dtype=torch.bool), 3).shape == (0, 5)
