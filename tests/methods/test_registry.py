@@ -114,6 +114,7 @@ def test_the_decorator_of_before_still_works() -> None:
 def test_looks_come_from_the_class() -> None:
     assert look_of("comet-p") == Look("COMET-P", 50, "told", ("#6a4c93", "#b79fe3"))
     assert (look_of("gmm").block, look_of("tent").block, look_of("shot-o").block) == ("universal", "baseline", "told")
+    assert look_of("source-only").block == look_of("bn-stats").block == "baseline"
     make_class("mine", look=Look("Mine!", place=55, colors=("#000000", "#ffffff")))
     assert look_of("mine") == Look("Mine!", 55, "universal", ("#000000", "#ffffff"))
     stranger = look_of("never heard of")

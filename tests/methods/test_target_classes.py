@@ -96,6 +96,8 @@ def test_when_to_estimate() -> None:
     assert later is not None and later.silhouette < first.silhouette and later.ratio != first.ratio
     assert follow_target_classes(first, vague, 8, RATIOS, "first") == first
     assert follow_target_classes(first, vague, 8, RATIOS, "best") == first
+    earlier = TargetClasses(3.0, first.silhouette)  # as good as what is found now: the first one stays
+    assert follow_target_classes(earlier, plain, 8, RATIOS, "best") == earlier
     assert follow_target_classes(later, plain, 8, RATIOS, "best") == first
     assert follow_target_classes(later, plain, 8, RATIOS, "first") == later
     assert follow_target_classes(first, vague, 8, RATIOS, "latest") == later

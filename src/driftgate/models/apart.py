@@ -63,9 +63,7 @@ class ApartPasses(Passes):
     def _backward_piece(self, images: Tensor, leaves: ModelOutput, rows: Tensor) -> None:
         if len(rows) == 0:
             return
-        with batch_statistics(
-            self.model, len(rows), enabled=self.follow
-        ):  # what comes again on the way back, too
+        with batch_statistics(self.model, len(rows), enabled=self.follow):  # what comes again on the way back, too
             again = self._run_with_graph(images[rows])
             pairs = [
                 (output, leaf.grad[rows])
