@@ -121,6 +121,8 @@ def test_the_report_shows_the_sweep(tmp_path: Path) -> None:
         rows = list(csv.DictReader(file))
     assert len(rows) == 10 and {row["unknown_share"] for row in rows} == {*SHARES, "0->0.8"}
     assert float(rows[-1]["estimated"]) == pytest.approx(25.0)
+    text = (tmp_path / "out" / "tables" / "digits-shares-OPDA.md").read_text()
+    assert "| ↳ rejected (estimated) | " in text and "paper" not in text
     alone = write_report([write_runs(tmp_path / "one", sweep(shares=["0.5"]))], tmp_path / "alone").page.read_text()
     assert 'class="chart"' not in alone and "40.5" in alone, "one share alone is a table without a chart"
 

@@ -11,8 +11,9 @@ import pandas as pd
 from driftgate.files import write_text
 from driftgate.lab.bench.tables import EMPTY, MINUS, Table
 
-PAPER_WORDS = f"↳ paper (ours {MINUS} paper)"
 MOST_LINES = 1000
+BELOW = "↳ "
+"""Before what a second line is."""
 LATEX_SPECIAL = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -49,7 +50,7 @@ def to_markdown(table: Table) -> str:
 def to_latex(table: Table) -> str:
     """A booktabs table; the best bold, the second best underlined, the paper's numbers in a line of their own."""
     shown = _lines(table, r"\textbf{{{}}}", r"\underline{{{}}}", escape)
-    places = [place for place, name in enumerate(shown.index) if name != PAPER_WORDS]
+    places = [place for place, name in enumerate(shown.index) if not str(name).startswith(BELOW)]
     shown.index = pd.Index([escape(str(name)) for name in shown.index])
     heads = [
         [escape(str(part)) for part in ((head,) if isinstance(head, str) else head)] for head in table.text.columns
@@ -76,7 +77,7 @@ def to_latex(table: Table) -> str:
 
 
 def _lines(table: Table, best: str, second: str, clean: Callable[[str], str] = str) -> pd.DataFrame:
-    """The text with its marks, and the paper's line below each row that has one."""
+    """The text with its marks, and the line below each row that has one."""
     patterns = {1.0: best, 2.0: second}
     shown = table.text.map(clean)
     if table.rank is not None:
@@ -85,7 +86,7 @@ def _lines(table: Table, best: str, second: str, clean: Callable[[str], str] = s
             shown.iloc[place] = [pattern.format(text) for pattern, text in zip(marked[place], texts, strict=True)]
     if table.below is None:
         return shown
-    theirs = table.below.map(clean).set_axis([PAPER_WORDS] * len(shown))
+    theirs = table.below.map(clean).set_axis([f"{BELOW}{table.below_is}"] * len(shown))
     both = pd.concat([shown, theirs])
     order = [place for row in range(len(shown)) for place in (row, row + len(shown))]
     kept = [place for place in order if place < len(shown) or any(both.iloc[place])]

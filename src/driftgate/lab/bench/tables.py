@@ -66,9 +66,10 @@ class Table:
         text: what people read; the index names the rows, columns may have two levels.
         value: what ``text`` sorts by; NaN where there is nothing.
         rank: of each cell in its column; 1 and 2 are marked. None where nothing is ranked.
-        below: a second, smaller line of each cell: the paper's number. None where there is none.
+        below: a second, smaller line of each cell, such as the paper's number. None where there is none.
         starts: places of the rows that begin a block.
         notes: what must be said below it for its cells to be understood.
+        below_is: what the second line has.
     """
 
     name: str
@@ -80,6 +81,7 @@ class Table:
     below: pd.DataFrame | None = None
     starts: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
+    below_is: str = f"paper (ours {MINUS} paper)"
 
 
 def pair_label(source: str, target: str) -> str:

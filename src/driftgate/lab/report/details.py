@@ -230,6 +230,7 @@ def share_table(suite: Results, points: pd.DataFrame) -> Table:
         spread_out(points.score),
         rank=spread_out(points["rank"]).apply(marks),
         below=below.set_axis(pd.Index([method_name(m) for m in below.index], name="Method")),
+        below_is="rejected (estimated)" if guessed.any() else "rejected",
         notes=(f"Batches: {', '.join(f'{n} at {share}' for share, n in batches.items())}.",),
     )
 
