@@ -106,7 +106,12 @@ TESTS: dict[str, tuple[str, ...]] = {
     "methods/tent.py": ("tests/methods/test_tent.py tests/golden/test_golden_tent.py", contract("tent")),
     "models/passes.py": ("tests/models/test_passes.py -k 'not resnet50'", contract("gmm")),
     "novelty/rejection.py": ("tests/methods/test_tent.py", contract("source-only")),
-    "novelty/gate.py": ("tests/novelty/test_gate.py", "tests/methods/test_gmm_method.py", contract("gmm")),
+    "novelty/calm.py": ("tests/novelty/test_calm.py tests/test_state.py",),
+    "novelty/gate.py": (
+        "tests/novelty/test_gate.py tests/test_state.py",
+        "tests/methods/test_gmm_method.py",
+        contract("gmm"),
+    ),
 }
 """Tests of a file, in the order they are tried, each line one call of pytest; the mirrored file for those not named."""
 

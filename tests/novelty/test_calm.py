@@ -203,6 +203,7 @@ def test_the_shift_of_a_batch_by_hand() -> None:
         variance = sum((value - mean) ** 2 for value in column) / 40
         expected += (sum(now) / 8 - mean) ** 2 / variance / 2
     assert float(mixture_shift(mixture, batch_now)) == pytest.approx(expected, rel=1e-4)
+    assert not mixture_shift(mixture, batch_now.clone().requires_grad_()).requires_grad  # no graph is held by a look
 
 
 def test_what_stays_is_the_stream() -> None:
