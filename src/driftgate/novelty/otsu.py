@@ -24,12 +24,10 @@ def otsu_threshold(values: Tensor, *, one_group: float) -> float:
     split = (below > 0) & (below < len(ordered))
     if not bool(split.any()):
         return one_group
-    # Sums around the mean, or the squares would cancel.
+    # What two groups scatter within themselves and between each other is what all scatter: the most between is the
+    # least within. Sums around the mean, or they would cancel.
     centred = ordered - ordered.mean()
     sums = torch.cat([centred.new_zeros(1), centred.cumsum(dim=0)])
-    squares = torch.cat([centred.new_zeros(1), centred.square().cumsum(dim=0)])
     above = len(ordered) - below
-    scatter_below = squares[below] - sums[below].square() / below.clamp_min(1)
-    scatter_above = (squares[-1] - squares[below]) - (sums[-1] - sums[below]).square() / above.clamp_min(1)
-    within = torch.where(split, scatter_below + scatter_above, torch.inf)
-    return float(grid[within.argmin()])
+    between = sums[below].square() / below.clamp_min(1) + (sums[-1] - sums[below]).square() / above.clamp_min(1)
+    return float(grid[torch.where(split, between, -torch.inf).argmax()])
