@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -289,7 +290,9 @@ def test_steps_one_by_one_and_hooks_see_the_same() -> None:
     assert numbers == list(range(1, 10))
     alone: list[Step] = []
     run_stream(driftgate.create("source-only", small_model()), labelled(), on_step=alone.append)
+    started = time.perf_counter()
     own = list(stream_steps(driftgate.create("source-only", small_model()), labelled()))
+    assert 0.0 < sum(step.seconds for step in own) < time.perf_counter() - started
     for one, two, three in zip(seen, alone, own, strict=True):
         assert torch.equal(one.prediction.labels, two.prediction.labels)
         assert torch.equal(one.prediction.labels, three.prediction.labels)

@@ -235,3 +235,19 @@ def test_without_a_mixture_the_scores_that_need_none_are_the_same(name: str) -> 
             get_score(name)(without)
     else:
         assert torch.equal(get_score(name)(without), get_score(name)(whole))
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_no_score_holds_a_graph(name: str) -> None:
+    inputs = make_inputs()
+    learning = [part.clone().requires_grad_() for part in (inputs.features, inputs.logits, mixture_of(inputs).reduced)]
+    view = replace(mixture_of(inputs), reduced=learning[2])
+    assert not get_score(name)(ScoreInputs(learning[0], learning[1], view)).requires_grad
+
+
+def test_before_any_class_was_seen_distances_are_large_but_can_be_added() -> None:
+    mixture, reduced = StreamingGMM(CLASSES, REDUCED), torch.randn(SAMPLES, REDUCED)
+    inputs = ScoreInputs(torch.randn(SAMPLES, DIM), torch.randn(SAMPLES, CLASSES), view_of(mixture, reduced))
+    for name in ("euclidean", "mahalanobis"):
+        novelty = get_score(name)(inputs)
+        assert (novelty == 1e300).all() and novelty.sum().isfinite()
