@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import roc_auc_score
 from support import NUM_CLASSES, SIZE, images_of, small_model
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -72,6 +73,8 @@ def test_metrics_are_those_of_the_predictions() -> None:
     assert metrics["unknown_accuracy"] == pytest.approx(unknown)
     assert metrics["h_score"] == pytest.approx(2 * known * unknown / (known + unknown))
     assert result.score == metrics["h_score"]
+    novelty = torch.cat(result.log.novelty).numpy()
+    assert metrics["auroc"] == pytest.approx(roc_auc_score(targets == UNKNOWN, novelty))
     assert metrics["best_threshold_score"] >= metrics["h_score"] - 1e-12
     assert result.record["series"]["running_score"][-1] == pytest.approx(metrics["h_score"])
 
