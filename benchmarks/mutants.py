@@ -182,7 +182,7 @@ class Runner:
             source = ROOT / name
             if source.is_dir():
                 shutil.copytree(source, tree / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-            else:
+            elif source.exists():
                 shutil.copy(source, tree / name)
         self.seconds: dict[str, float] = {}
 
