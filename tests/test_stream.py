@@ -88,6 +88,14 @@ def test_pda_reports_accuracy_and_counts_rejected_as_wrong() -> None:
     assert "h_score" not in result.record["metrics"]
 
 
+def test_a_record_that_no_reader_of_json_takes_is_not_written(tmp_path: Path) -> None:
+    result = run()
+    result.record["metrics"]["h_score"] = math.nan
+    with pytest.raises(ValueError, match="JSON compliant"):
+        result.save(tmp_path / "record.json")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_record_tells_what_a_reader_needs(tmp_path: Path) -> None:
     result = run(protocol={"data": "noise", "seed": 2})
     result.save(tmp_path / "record.json")
