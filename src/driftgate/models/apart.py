@@ -14,7 +14,7 @@ import math
 import torch
 from torch import Tensor
 
-from driftgate.models.normalization import batch_statistics, frozen_statistics
+from driftgate.models.normalization import frozen_statistics
 from driftgate.models.passes import MemoryMode, Passes
 from driftgate.models.source_model import ModelOutput, SourceModel
 
@@ -57,21 +57,9 @@ class ApartPasses(Passes):
             for images, leaves in self.deferred:
                 rows = self._moved(leaves)
                 for piece in rows.tensor_split(max(1, math.ceil(len(rows) / size))):
-                    self._backward_piece(images, leaves, piece)
+                    if len(piece):
+                        self._backward_again(images, leaves, piece)
         self.deferred.clear()
-
-    def _backward_piece(self, images: Tensor, leaves: ModelOutput, rows: Tensor) -> None:
-        if len(rows) == 0:
-            return
-        with batch_statistics(self.model, len(rows), enabled=self.follow):  # what comes again on the way back, too
-            again = self._run_with_graph(images[rows])
-            pairs = [
-                (output, leaf.grad[rows])
-                for output, leaf in zip(again, leaves, strict=True)
-                if leaf.grad is not None and output.requires_grad
-            ]
-            if pairs:
-                torch.autograd.backward([output for output, _ in pairs], [gradient for _, gradient in pairs])
 
     def _moved(self, leaves: ModelOutput) -> Tensor:
         """(K,) places of the samples to go backward, in their order."""

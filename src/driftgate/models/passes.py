@@ -58,16 +58,22 @@ class Passes:
             for images, leaves in self.deferred:
                 if all(leaf.grad is None for leaf in leaves):
                     continue
-                again = self._run_with_graph(images)
-                # An output without a graph stands on frozen layers alone: nothing of it can learn.
-                pairs = [
-                    (output, leaf.grad)
-                    for output, leaf in zip(again, leaves, strict=True)
-                    if leaf.grad is not None and output.requires_grad
-                ]
-                if pairs:
-                    torch.autograd.backward([output for output, _ in pairs], [gradient for _, gradient in pairs])
+                self._backward_again(images, leaves)
         self.deferred.clear()
+
+    def _backward_again(self, images: Tensor, leaves: ModelOutput, rows: Tensor | slice = slice(None)) -> None:
+        """Compute these rows of a view once more, and go on from the gradients at its outputs."""
+        # Around both: what the blocks have forgotten is computed again on the way back.
+        with batch_statistics(self.model, len(images[rows]), enabled=self.follow):
+            again = self._run_with_graph(images[rows])
+            # An output without a graph stands on frozen layers alone: nothing of it can learn.
+            pairs = [
+                (output, leaf.grad[rows])
+                for output, leaf in zip(again, leaves, strict=True)
+                if leaf.grad is not None and output.requires_grad
+            ]
+            if pairs:
+                torch.autograd.backward([output for output, _ in pairs], [gradient for _, gradient in pairs])
 
     def _run(self, images: Tensor) -> ModelOutput:
         with batch_statistics(self.model, len(images), enabled=self.follow):
