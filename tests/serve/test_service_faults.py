@@ -147,6 +147,21 @@ def test_a_service_that_dies_at_every_start_is_given_up(tmp_path: Path) -> None:
     assert "killed 3 times within 5 s, last by SIGABRT" in done.stderr
 
 
+def test_who_asks_the_keeper_to_stop_while_the_service_dies_is_heard() -> None:
+    script = (
+        "import os, signal\n"
+        "from driftgate.serve.keeper import go_on_in_a_kept_process\n"
+        "go_on_in_a_kept_process()\n"
+        "print('started', flush=True)\n"
+        "os.kill(os.getppid(), signal.SIGTERM)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["started"]  # not started again
+    assert done.returncode in (128 + signal.SIGTERM, 128 + signal.SIGKILL)
+
+
 @pytest.mark.parametrize(("end", "code"), [("raise SystemExit(7)", 7), ("pass", 0), ("1 / 0", 1)])
 def test_a_service_that_ends_by_itself_is_not_started_again(end: str, code: int) -> None:
     script = f"from driftgate.serve.keeper import go_on_in_a_kept_process as go_on\ngo_on()\nprint('here')\n{end}\n"

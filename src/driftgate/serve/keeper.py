@@ -13,8 +13,8 @@ import signal
 import socket
 import threading
 import time
+from contextlib import suppress
 from types import FrameType
-from typing import NoReturn
 
 import torch
 
@@ -56,15 +56,18 @@ def go_on_in_a_kept_process() -> None:
     The caller's own process does not return: it leaves with the exit code of the first that ends by itself, or by the
     signal that it was sent itself. If it is killed, so is the other.
     """
-    keeper, service = os.getpid(), 0
-    alive, held = os.pipe()  # nobody ever writes: its end is the keeper's
-    asked: list[int] = []
+    alive, held = os.pipe()
+    service, asked = 0, False
 
     def forward(number: int, _: FrameType | None) -> None:
-        asked.append(number)
-        if service:
+        nonlocal asked
+        asked = True
+        with suppress(ProcessLookupError):  # it has just ended
             os.kill(service, number)
 
+    # Signals wait except where there is a service to take them: none may fall between two of them, or between the
+    # fork and the moment when its process is known here and answers for itself there.
+    signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
     before = {number: signal.signal(number, forward) for number in FORWARDED}
     early = 0
     while True:
@@ -72,8 +75,9 @@ def go_on_in_a_kept_process() -> None:
         service = os.fork()
         if service == 0:
             break
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
         code = os.waitstatus_to_exitcode(os.waitpid(service, 0)[1])
-        service = 0
+        signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
         if code >= 0 or asked:
             raise SystemExit(code if code >= 0 else 128 - code)
         lived = time.monotonic() - started
@@ -85,14 +89,12 @@ def go_on_in_a_kept_process() -> None:
     os.setpgid(0, 0)  # or a Ctrl-C would reach it twice, and the second waits for nobody
     for number, handler in before.items():
         signal.signal(number, handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
     os.close(held)
-    threading.Thread(target=_end_with, args=(alive, keeper), name="driftgate-keeper", daemon=True).start()
+    threading.Thread(target=_end_with_the_keeper, args=(alive,), name="driftgate-keeper", daemon=True).start()
 
 
-def _end_with(alive: int, keeper: int) -> NoReturn:
-    """Wait for the end of the keeper, and be killed as it was: who comes next must find door and state free."""
-    while os.read(alive, 1):
-        pass
-    logger.error("Process %d, which kept this service, is gone; so is this.", keeper)
+def _end_with_the_keeper(alive: int) -> None:
+    """Be killed when the keeper is gone: who comes next must find door and state free."""
+    os.read(alive, 1)  # nobody ever writes to it: it is read to its end once nobody holds the other one
     os.kill(os.getpid(), signal.SIGKILL)
-    raise AssertionError
