@@ -54,6 +54,16 @@ def test_a_bad_stretch_is_undone_and_waited_for(tmp_path: Path) -> None:
     assert [group["lr"] for group in method.optimizer.param_groups] == rates
 
 
+def test_a_bad_stretch_soon_after_the_start_is_undone_too(tmp_path: Path) -> None:
+    """Before the method's own signals have a past: the network as it came has one from its first looks on."""
+    guard = Guard(learner(), tmp_path)
+    for images in [*pictures(30), *[BLACK] * 10]:
+        guard.step(images)
+    alarm, rollback = [event for event in guard.events if event.kind in ("alarm", "rollback")]
+    assert 30 < alarm.look <= 38 and alarm.signal is not None and alarm.signal.startswith("source_")
+    assert {snapshot.id: snapshot for snapshot in guard.snapshots()}[rollback.snapshot or 0].look == 20
+
+
 def test_an_alarm_puts_back_exactly_the_healthy_state(tmp_path: Path) -> None:
     method, twin = learner(), learner()
     guard = Guard(method, tmp_path, **QUICK)

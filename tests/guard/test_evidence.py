@@ -59,6 +59,28 @@ def test_a_change_is_found_soon(shift: float, directed: bool, within: int) -> No
         assert 196 <= test.strongest.begun <= 201 + found // 2
 
 
+def test_without_drift_a_bet_pays_one_in_the_mean_whichever_value_comes_last() -> None:
+    values = [*noise(12, 3), 4.0]
+    for side in (0, 1):
+        paid = []
+        for place, last in enumerate(values):
+            test = SequentialTest(100, 0, directed=True)
+            for number, value in enumerate(values[:place] + values[place + 1 :]):
+                test.look(number, value, most=LIMIT)
+            test.stakes[side].log_evidence = 0.0
+            test.look(len(values), last, most=LIMIT)
+            paid.append(math.exp(test.stakes[side].log_evidence))
+        assert sum(paid) / len(paid) == pytest.approx(1.0)
+
+
+def test_without_drift_ten_values_are_past_enough() -> None:
+    for seed in range(5):
+        test = SequentialTest(100, 10, directed=True)
+        assert play(test, noise(20, seed)) is None and test.strongest.log_evidence == 0.0
+        assert play(test, noise(10, seed + 50), first=20) is None
+        assert play(test, noise(12, seed + 100, 3.5), first=30) is not None
+
+
 def test_nothing_is_bet_without_a_past() -> None:
     test = SequentialTest(100, 10)
     assert play(test, [0.0] * (2 * FEWEST + 9) + [1e6]) is None and test.strongest.log_evidence == 0.0

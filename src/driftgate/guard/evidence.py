@@ -7,8 +7,9 @@ once in 1 / p looks in the mean while nothing changes.
 
 A network that learns drifts also in health. The level follows the past, and the past's distances were measured in the
 same way, so that the same drift is part of what is usual; only what is faster or wider than before makes evidence. What
-a network says that never learns has no such drift: there the whole of a longer past is the level, and the direction
-counts too, with a stake on either side, so that a small change that lasts is found sooner.
+a network says that never learns has no such drift: there value and past really could change places, so all of them
+together are the level, a longer past serves, and half as many values are enough to begin with. The direction counts
+too, with a stake on either side, so that a small change that lasts is found sooner.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any, Literal, NamedTuple
 
 LEVEL = 30
@@ -26,6 +28,9 @@ LONGER = 4
 
 FEWEST = 20
 """Values that must be past before a distance is measured, and distances before anything is bet."""
+
+FEWEST_STILL = 10
+"""Values that must be past before anything is bet where there is no drift."""
 
 SMALLEST_SPREAD = 1e-3
 """Of a level: a number that never moved would be unusual at its first last bit."""
@@ -73,7 +78,7 @@ class SequentialTest:
     """
 
     def __init__(self, past: int, lag: int, *, directed: bool = False) -> None:
-        self.directed = directed
+        self.directed, self.fewest = directed, FEWEST_STILL if directed else FEWEST
         self.seen: deque[Seen] = deque(maxlen=(LONGER * past if directed else past) + lag)
         self.lag = lag
         self.stakes = self._new_stakes()
@@ -85,10 +90,8 @@ class SequentialTest:
         Without ``follow`` the value is judged but will never be past.
         """
         self.value = value
-        distance = value - self.level
-        usual = self._distances()
-        if len(usual) >= FEWEST and not math.isnan(distance):
-            unit = self.spread
+        distance, usual, unit = self._measured(value)
+        if len(usual) >= self.fewest and not math.isnan(distance):
             for stake in self.stakes:
                 if stake.log_evidence <= 0.0:
                     stake.log_evidence, stake.begun = 0.0, number
@@ -106,18 +109,15 @@ class SequentialTest:
     def level(self) -> float:
         """Where the next value is expected; NaN while there is too little past."""
         past = [seen.value for seen in self._past()]
-        if len(past) < FEWEST:
+        if len(past) < self.fewest:
             return math.nan
-        newest = past if self.directed else past[-LEVEL:]
-        return sum(newest) / len(newest)
+        return fmean(past if self.directed else past[-LEVEL:])
 
     @property
     def spread(self) -> float:
         """Usual distance from there; NaN while there is too little past."""
-        usual = self._distances()
-        if not usual:
-            return math.nan
-        return max(sum(map(abs, usual)) / len(usual), SMALLEST_SPREAD * abs(self.level), 1e-12)
+        level = self.level
+        return usual_distance(self._distances(level), level)
 
     def rewind(self, look: int) -> None:
         """Forget the evidence, and all that came at that look or later."""
@@ -141,8 +141,29 @@ class SequentialTest:
     def _past(self) -> list[Seen]:
         return list(self.seen)[: max(len(self.seen) - self.lag, 0)]
 
-    def _distances(self) -> list[float]:
+    def _measured(self, value: float) -> tuple[float, list[float], float]:
+        """How far the value and those of the past lie above their levels, and the unit they are compared in.
+
+        Where there is no drift level and unit are those of all together, so that nothing tells the value from the past.
+        """
+        if not self.directed:
+            return value - self.level, self._distances(math.nan), self.spread
+        level = fmean([*(seen.value for seen in self._past()), value])
+        usual = self._distances(level)
+        return value - level, usual, usual_distance([*usual, value - level], level)
+
+    def _distances(self, level: float) -> list[float]:
+        """Of the past: from ``level`` where there is no drift, else as they were measured when they came."""
+        if self.directed:
+            return [seen.value - level for seen in self._past()]
         return [seen.distance for seen in self._past() if not math.isnan(seen.distance)]
+
+
+def usual_distance(distances: list[float], level: float) -> float:
+    """Mean of how far they lie from the level, whatever the side; NaN where there are none, or no level."""
+    if not distances or math.isnan(level):
+        return math.nan
+    return max(fmean(map(abs, distances)), SMALLEST_SPREAD * abs(level), 1e-12)
 
 
 def on_side(distance: float, side: Literal[1, 0, -1]) -> float:

@@ -59,7 +59,8 @@ class GuardSettings(BaseModel):
         source_samples: so many of them are also answered by the network as it came; 0 for none.
         snapshot_every: looks between two snapshots.
         keep: snapshots in the ring, beside the start.
-        warmup: looks that nothing is remembered of, while the method finds its feet.
+        warmup: looks that nothing is remembered of, while the method finds its feet; what the network as it came says
+            is, for it has none to find.
         past: looks the calm past is made of.
         lag: the newest looks, which are no past yet: an episode must not be taken for normal while it begins.
         false_alarm: chance of an alarm at a look where nothing has changed.
@@ -245,7 +246,7 @@ class Guard:
             self._tests = {name: self._new_test(name) for name in extra.get("tests", {})}
             for name, test in self._tests.items():
                 test.load_state_dict(extra["tests"][name])
-            self._first = self._look + (0 if self._tests else self.settings.warmup)
+            self._first = self._look + (0 if self._tests.keys() - DIRECTED else self.settings.warmup)
             return next(found for found in self._ring.snapshots if found.id == snapshot)
 
     def health(self) -> Health:
@@ -289,12 +290,14 @@ class Guard:
             if learns:
                 self._alarm(FINITE, f"{broken} is no longer a number", self._look - 1)
             return
-        if self._look <= self._first:
-            return
         limit = self._limit()
         for name, value in signals.items():
+            if self._look <= self._first and name not in DIRECTED:
+                continue
             test = self._tests.setdefault(name, self._new_test(name))
             test.look(self._look, value, most=limit if learns else LOUD, follow=learns)
+        if not self._tests:
+            return
         name, test = max(self._tests.items(), key=lambda item: item[1].strongest.log_evidence)
         worst = test.strongest
         if self._mode == "stopped":
