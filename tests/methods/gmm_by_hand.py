@@ -56,6 +56,7 @@ class GMMByHand:
             for layer in ("backbone.1", "bottleneck.1")
             for moment in ("mean", "var")
         }
+        self.source_statistics = dict(self.statistics)
         self.source_head = (self.head_rows().detach(), self.parameters["classifier.bias"].detach())
         self.speeds: dict[str, Tensor] = {}
         self.quantiles = [0.0, 0.0]
@@ -69,7 +70,7 @@ class GMMByHand:
     def step(self, images: Tensor, draw: Callable[[Tensor], Tensor]) -> Answer:
         """Predict the images, then perhaps learn from them and from another view of them, if there is one."""
         features, logits, reduced = self.forward(images)
-        answer = self.assess(features.detach(), logits.detach(), reduced.detach())
+        answer = self.assess(features.detach(), self.pooled(logits.detach(), images), reduced.detach())
         self.steps += 1
         sure = sum(label != UNLABELED for label in answer.pseudo_labels) / len(images)
         if (self.steps - 1) % round(1 / self.settings["teach_share"]) or sure < self.settings["min_sure"]:
@@ -95,6 +96,17 @@ class GMMByHand:
         """(C, D) weight of the classifier: a length and a direction a class."""
         lengths, directions = (self.parameters[f"classifier.parametrizations.weight.original{n}"] for n in (0, 1))
         return torch.stack([length * row / row.norm() for length, row in zip(lengths, directions, strict=True)])
+
+    def pooled(self, logits: Tensor, images: Tensor) -> Tensor:
+        """(N, C): logarithms of p^(1 - a) q^a, where q is said by the statistics that the network does not go by."""
+        share, by_batch, mine = self.settings["second_opinion"], self.settings["batch_norm"] == "batch", self.statistics
+        self.statistics = dict(self.source_statistics)
+        self.settings = {**self.settings, "batch_norm": "running" if by_batch else "batch"}
+        other = self.forward(images)[1].detach()
+        self.settings = {**self.settings, "batch_norm": "batch" if by_batch else "running"}
+        self.statistics = mine
+        products = logits.softmax(dim=1) ** (1 - share) * other.softmax(dim=1) ** share
+        return (products / products.sum(dim=1, keepdim=True)).log() if share else logits
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Features (N, D), logits (N, C) and reduced features (N, R)."""

@@ -152,7 +152,7 @@ def test_few_samples_wait_also_where_nobody_learns() -> None:
 def test_the_second_view_is_as_large_as_asked_for() -> None:
     sides = {"full": [8, 8], "half": [8, 4], "none": [8]}
     for second_view, expected in sides.items():
-        method = gmm(second_view=second_view, batch_norm="batch")
+        method = gmm(second_view=second_view, batch_norm="batch", second_opinion=0.0)
         shapes = forwards(method)
         method.step(images_of(32, seed=0))
         assert [shape[-1] for shape in shapes] == expected
@@ -168,7 +168,7 @@ def test_half_a_row_of_features_is_refused() -> None:
 @pytest.mark.parametrize("contrastive_weight", [0.0, 1.0])
 def test_apart_only_labelled_samples_go_backward(contrastive_weight: float) -> None:
     settings = {"backward": "apart", "second_view": "none", "veto_below": 0.0, "batch_norm": "running"}
-    method = gmm(**settings, contrastive_weight=contrastive_weight)
+    method = gmm(**settings, contrastive_weight=contrastive_weight, second_opinion=0.0)
     shapes = forwards(method)
     labels = method.step(images_of(32, seed=0)).pseudo_labels
     count = int((labels != UNLABELED).sum())

@@ -47,6 +47,7 @@ FROZEN: dict[str, Any] = {
     "mean_shift": False,
     "class_prior": 1.0,
     "likelihood_temperature": 1.0,
+    "second_opinion": 0.0,
     "veto_below": 0.2,
     "doubt_above": 0.5,
     "skip_unusual": True,
@@ -86,6 +87,7 @@ CHANGED: dict[str, Any] = {
     "mean_shift": True,
     "class_prior": 0.5,
     "likelihood_temperature": 4.0,
+    "second_opinion": 0.25,
     "veto_below": 0.9,
     "doubt_above": 0.9,
     "p_reject": 0.5,
@@ -237,6 +239,14 @@ def test_third_values_do_as_by_hand(other: dict[str, Any]) -> None:
     assert_same(found, by_hand(settings))
     with pytest.raises(AssertionError):
         assert_same(found, by_hand({**FROZEN, **{name: CHANGED[name] for name in other}}))
+
+
+def test_by_the_source_s_statistics_the_batch_s_are_the_second_opinion() -> None:
+    settings = {**FROZEN, "batch_norm": "running", "second_opinion": 0.4}
+    found = by_method(settings)
+    assert_same(found, by_hand(settings))
+    with pytest.raises(AssertionError):
+        assert_same(found, by_hand({**settings, "second_opinion": 0.25}))
 
 
 @pytest.mark.parametrize("setting", UNUSED)

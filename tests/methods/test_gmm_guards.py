@@ -67,7 +67,7 @@ def test_nobody_is_taught_to_be_unknown_whom_the_classifier_as_it_came_knows() -
         ({"doubt_above": 0.9999}, [True, True, False]),
     ):
         method = make(with_spec(pretrained=True), **settings)
-        assert method._vetoed(output, labels).tolist() == vetoed
+        assert method.consent.vetoed(output, labels).tolist() == vetoed
 
 
 @pytest.mark.parametrize(
@@ -136,10 +136,10 @@ def test_the_source_classifier_vetoes_labels_it_does_not_believe() -> None:
 
 def test_the_veto_is_of_the_classifier_as_it_came() -> None:
     method = make(lr=0.05, adapt_layers="all")
-    head = method.source_head.clone()
+    head = method.consent.head.clone()
     for seed in range(3):
         method.step(images_of(32, seed))
-    assert torch.equal(method.source_head, head)
+    assert torch.equal(method.consent.head, head)
     learned = method.model.classifier.weight.detach()
     assert not torch.allclose(learned, head[:, :-1])
 

@@ -128,19 +128,21 @@ def test_state_bytes_are_the_formula_s() -> None:
     for asked, dim in ((12, 12), (64, 16)):  # never more dimensions than the features have
         method = make(reduced_dim=asked, gate="frozen", adapt_layers="all")
         method.step(images_of(16, 0))
-        # The mixture, the gate, and the calm past with the choice of statistics; then the classifier as it came.
+        # The mixture, the gate, and the calm past with the choice of statistics; the statistics of 24 channels, for
+        # the second opinion; then the classifier as it came.
         mixture, head = 4 * NUM_CLASSES * (dim + dim * (dim + 1) // 2 + 1), 4 * NUM_CLASSES * (16 + 1)
-        assert method.num_bytes == mixture + 24 + 112 + head
+        always = mixture + 24 + 112 + 4 * 2 * 24
+        assert method.num_bytes == always + head
         frozen = make(reduced_dim=asked, gate="frozen")  # the head stays, and needs no copy
-        assert frozen.num_bytes == mixture + 24 + 112
+        assert frozen.num_bytes == always
         method.step(images_of(3, 1))
-        assert method.num_bytes == mixture + 24 + 112 + head + 4 * images_of(3, 1).numel()
+        assert method.num_bytes == always + head + 4 * images_of(3, 1).numel()
 
 
 @pytest.mark.parametrize("name", ["gmm", "gmm-comet"])
 def test_a_tied_covariance_is_the_default_with_shrinkage_without_bound(name: str) -> None:
     """Through whole steps: the same labels and novelty, from a state of one covariance."""
-    shared: dict[str, Any] = {"reduced_dim": 4, "likelihood_temperature": 1.0}
+    shared: dict[str, Any] = {"reduced_dim": 4, "likelihood_temperature": 1.0, "novelty": "likelihood_entropy"}
     tied = driftgate.create(name, small_model(), covariance="tied", **shared)
     pooled = driftgate.create(name, small_model(), covariance_shrinkage=1e9, **shared)
     own = driftgate.create(name, small_model(), covariance_shrinkage=0.0, **shared)
@@ -294,3 +296,25 @@ def test_settings_are_finite_and_the_model_is_ours() -> None:
             make(**bad)
     with pytest.raises(DriftgateError, match="wrap"):
         driftgate.create("gmm", torch.nn.Linear(2, 2))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("settings", "score"),
+    [
+        ({}, "prediction_entropy"),
+        ({"adapt_layers": "all"}, "likelihood_entropy"),
+        ({"preset": "paper"}, "likelihood_entropy"),
+        ({"preset": "released", "adapt_layers": "norm"}, "likelihood_entropy"),
+        ({"novelty": "max_likelihood"}, "max_likelihood"),
+    ],
+)
+def test_a_classifier_that_stays_as_it_came_says_what_is_new(settings: dict[str, Any], score: str) -> None:
+    """Of a pretrained network the head stays; whoever teaches it asks the mixture, as the paper does."""
+    alone: dict[str, Any] = {"second_opinion": 0.0, **settings}
+    method = driftgate.create("gmm", small_model(), **alone)
+    asked = driftgate.create("gmm", small_model(), **{**alone, "novelty": score})
+    for seed in range(3):
+        assert torch.equal(method.step(images_of(32, seed)).novelty, asked.step(images_of(32, seed)).novelty)
+    output = method.model(method.model.prepare(images_of(32, 9)))
+    by_head = entropy(output.logits.double().log_softmax(dim=1))
+    assert torch.allclose(method.predict(images_of(32, 9)).novelty, by_head) == (score == "prediction_entropy")

@@ -66,10 +66,13 @@ def answer_scores(answer: Answer, logits: Tensor, log_likelihood: Tensor) -> Ten
     return mixture if answer == "mixture" else (scores + mixture) / 2.0
 
 
-def differences(*, by_batch: bool, answer: Answer) -> str:
+def differences(*, by_batch: bool, answer: Answer, pooled: bool) -> str:
     """What an exported file does otherwise than the mixture's methods."""
-    classifier = [] if answer == "classifier" else ["it takes the class of the classifier alone"]
-    return "; ".join([BEFORE_BATCH, *([BY_RUNNING] if by_batch else []), *classifier])
+    said = [BEFORE_BATCH]
+    said += [BY_RUNNING] if by_batch else []
+    said += ["without a second opinion by the other statistics of batch norm"] if pooled else []
+    said += [] if answer == "classifier" else ["it takes the class of the classifier alone"]
+    return "; ".join(said)
 
 
 class EffortSettings(MethodSettings):

@@ -5,9 +5,9 @@ likelihoods (Eq. 4), pseudo-label through the gate, predict, then learn from the
 the contrastive (Eq. 5) and the KL divergence loss (Eq. 6).
 
 The default keeps the network from harm where the paper trusts the stream: of a pretrained network the backbone alone
-learns, slowly; batch norm uses the statistics it was trained with; a label, class or unknown, needs the consent of the
-classifier as it was trained; a batch unlike all before it is predicted but teaches nothing; and a few samples wait
-until they are enough.
+learns, slowly; batch norm uses the statistics it was trained with, and the others have a say in every answer; a label,
+class or unknown, needs the consent of the classifier as it was trained; a batch unlike all before it is predicted but
+teaches nothing; and a few samples wait until they are enough.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from driftgate.export import Frozen, MixtureJudge
 from driftgate.losses import contrastive_loss, kl_loss
@@ -26,10 +25,12 @@ from driftgate.memory import MixtureEvaluation, StreamingGMM
 from driftgate.memory.frozen import FrozenMixture
 from driftgate.memory.gmm import TOO_LARGE
 from driftgate.methods.base import MethodSettings, taught_nothing
+from driftgate.methods.consent import Consent
 from driftgate.methods.effort import LabelledView, answer_scores, at_half, check_second_view, differences, sure_enough
 from driftgate.methods.gmm_settings import PAPER, RELEASED, GMMSettings
 from driftgate.methods.gradient import GradientMethod, largest
 from driftgate.methods.look import Look
+from driftgate.methods.second_opinion import SecondOpinion, opinion_share
 from driftgate.models.apart import ApartPasses
 from driftgate.models.normalization import (
     batch_is_steadier,
@@ -49,7 +50,7 @@ from driftgate.novelty.scores import SCORES_FROM_ZERO, MixtureView, ScoreInputs,
 from driftgate.novelty.share import ShareGate, share_bounds
 from driftgate.rng import seeded
 from driftgate.state import exact
-from driftgate.types import UNKNOWN, UNLABELED, DriftgateError, Prediction, Thresholds
+from driftgate.types import UNLABELED, DriftgateError, Prediction, Thresholds
 
 SOURCE_THRESHOLD = 0.5
 """Of the prediction's entropy, for samples that come before anything was learned; as source-only has it."""
@@ -72,7 +73,6 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
     presets: ClassVar[dict[str, dict[str, Any]]] = {"paper": PAPER, "released": RELEASED}
     any_size: ClassVar[frozenset[str]] = frozenset({"waiting"})
     settings: GMMSettings
-    source_head: Tensor
     waiting: Tensor
     doubt: Tensor
 
@@ -80,8 +80,9 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
         super().__init__(model, settings)
         chosen = self.settings
         check_second_view(chosen.second_view, model.spec)
-        self._score = get_score(chosen.novelty)
-        from_zero = chosen.novelty in SCORES_FROM_ZERO
+        head_learns = any(parameter.requires_grad for parameter in model.head.parameters())
+        novelty = chosen.novelty_score(head_learns=head_learns)
+        self._score, from_zero = get_score(novelty), novelty in SCORES_FROM_ZERO
         self._certain_below = chosen.certain_below if from_zero else -math.inf
         self.mixture = StreamingGMM(
             model.num_classes,
@@ -108,7 +109,12 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
         )
         self.calm = CalmPast()
         self.by_batch = self._statistics_by_training()
-        self.keep(source_head=self._copy_head(), waiting=torch.zeros(0, *model.spec.shape), doubt=torch.zeros(2))
+        self.consent = Consent(
+            model.head, veto_below=chosen.veto_below, doubt_above=chosen.doubt_above, learns=head_learns
+        )
+        share = opinion_share(chosen.second_opinion, model)
+        self.second_opinion = SecondOpinion(model, share, keeps_source=self.by_batch != 0)
+        self.keep(waiting=torch.zeros(0, *model.spec.shape), doubt=torch.zeros(2))
 
     def build_networks(self) -> None:
         size = self.model.spec.feature_dim
@@ -148,14 +154,18 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
             MixtureJudge(self.reducer, mixture, self.mixture.weights, self._score),
             spare_certain(self.gate.thresholds, self._certain_below).prediction,
             inclusive=TIES[chosen.tie_rule].prediction,
-            approximation=differences(by_batch=bool(self.by_batch), answer=chosen.answer),
+            approximation=differences(
+                by_batch=bool(self.by_batch), answer=chosen.answer, pooled=self.second_opinion.share > 0
+            ),
         )
 
     def _predict(self, images: Tensor) -> Prediction:
         if len(images) < self.settings.min_batch:
             return self._answer_few(images)
-        output, reduced = self._view(self._passes(follow=self._choose_statistics(images)), images)
-        return self._assess(output, reduced).prediction
+        by_batch = self._choose_statistics(images)
+        other = self.second_opinion.ask(self.model, images, by_batch=by_batch)
+        output, reduced = self._view(self._passes(follow=by_batch), images)
+        return self._assess(self.second_opinion.pool(output, other), reduced, beside=output).prediction
 
     def _step(self, images: Tensor) -> Prediction:
         return self._take(images, learn=True)
@@ -185,11 +195,14 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
         by_batch, buffers = self._choose_statistics(images), buffer_values(self.model)
         statistics = last_statistics(self.model) if by_batch else None
         passes = self._passes(follow=by_batch)
+        # First, for what it moves and puts back would invalidate a graph.
+        other = self.second_opinion.ask(self.model, images, by_batch=by_batch)
         output, reduced = self._view(passes, images, last=self.settings.contrastive_weight == 0)
         # By its own statistics every batch has the same mean, so the last norm layer is asked what it took away.
         shift = mixture_shift(self.mixture, reduced) if statistics is None else batch_mean_shift(self.model, statistics)
         # Copies until the end: whatever fails on the way, the state is that of the last good step.
-        prediction, mixture, gate, calm, usual = self._assess(output, reduced, shift=shift)
+        pooled = self.second_opinion.pool(output, other)
+        prediction, mixture, gate, calm, usual = self._assess(pooled, reduced, shift=shift, beside=output)
         if not usual:
             restore_buffers(self.model, buffers)
             self.calm = calm
@@ -203,7 +216,7 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
             view, unseen = self._second_view(passes, images, prediction.pseudo_labels)
             losses = self._losses(output.logits, reduced, view, prediction.pseudo_labels, mixture.means)
             if (above := self.settings.doubt_above) > 0:
-                doubt = follow_doubt(doubt, entropy(self._source_logs(output)), above)
+                doubt = follow_doubt(doubt, entropy(self.consent.logs(output)), above)
                 losses = {name: need(doubt) * loss for name, loss in losses.items()}
             prediction = replace(prediction, losses=self._learn(passes, losses, unseen))
         self.mixture, self.gate, self.calm, self.doubt = mixture, gate, calm, doubt
@@ -237,16 +250,6 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
             return -1
         by_training = spec.backbone_norm or "batch"
         return int((by_training if chosen == "auto" else chosen) == "batch")
-
-    def _copy_head(self) -> Tensor:
-        """(C, D + 1) weight and bias of the classifier as it came; none where it stays as it is, or is no linear layer:
-        then the classifier itself is asked for its veto."""
-        head = self.model.head
-        learns = any(parameter.requires_grad for parameter in head.parameters())
-        if not self._asks_source or not learns or not isinstance(head, nn.Linear):
-            return torch.zeros(0)
-        bias = head.weight.new_zeros(head.out_features) if head.bias is None else head.bias
-        return torch.cat([head.weight, bias[:, None]], dim=1).detach().clone()
 
     def _view(self, passes: Passes, images: Tensor, *, last: bool = True) -> tuple[ModelOutput, Tensor]:
         """Features, logits and reduced features r(g(x)) of shape (N, R); nobody has looked at them yet."""
@@ -316,37 +319,10 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
             labels=predict_label(scores.argmax(dim=1), novelty, thresholds, self.settings.tie_rule),
             scores=scores,
             novelty=novelty,
-            pseudo_labels=torch.where(self._vetoed(output, labels), UNLABELED, labels),
+            pseudo_labels=torch.where(self.consent.vetoed(output, labels), UNLABELED, labels),
             thresholds=thresholds,
             unknown_share=gate.unknown_share,
         )
-
-    def _vetoed(self, output: ModelOutput, labels: Tensor) -> Tensor:
-        """(N,) -> (N,): labels against the classifier as it came: a class it does not believe, unknown where it is in
-        no doubt."""
-        vetoed = torch.zeros_like(labels, dtype=torch.bool)
-        if not self._asks_source:
-            return vetoed
-        logs = self._source_logs(output)
-        if self.settings.veto_below > 0:
-            believed = logs.gather(1, labels.clamp_min(0)[:, None])[:, 0].exp()
-            vetoed = (labels >= 0) & (believed <= self.settings.veto_below)
-        if self.settings.doubt_above > 0:
-            sure = (entropy(logs) <= self.settings.doubt_above).to(labels.device)
-            vetoed = vetoed | ((labels == UNKNOWN) & sure)
-        return vetoed
-
-    def _source_logs(self, output: ModelOutput) -> Tensor:
-        """(N, C) log-probabilities that the classifier as it came gives the features as they are."""
-        logits = output.logits.detach()
-        if len(self.source_head):
-            logits = F.linear(output.features.detach(), self.source_head[:, :-1], self.source_head[:, -1])
-        return logits.log_softmax(dim=1)
-
-    @property
-    def _asks_source(self) -> bool:
-        """Whether labels need the consent of the classifier as it came."""
-        return self.settings.veto_below > 0 or self.settings.doubt_above > 0
 
     def _second_view(self, passes: Passes, images: Tensor, labels: Tensor) -> tuple[LabelledView, Tensor | None]:
         """Reduced features (M, R) of another view, the samples' labels (M,), and the ``largest`` of its outputs, which

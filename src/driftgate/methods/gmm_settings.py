@@ -17,9 +17,9 @@ from driftgate.novelty.share import UnknownShare
 EFFORTS: dict[str, dict[str, Any]] = {
     "full": {},
     # Every second batch teaches, twice as much.
-    "light": {"teach_share": 0.5, "lr": 0.002, "backward": "apart", "second_view": "none"},
+    "light": {"teach_share": 0.5, "lr": 0.002, "backward": "apart", "second_view": "none", "second_opinion": 0.0},
     # Without learning nothing pulls the stream's statistics back to what the classifier knows.
-    "frozen": {"teach_share": 0.0, "batch_norm": "running", "answer": "both"},
+    "frozen": {"teach_share": 0.0, "batch_norm": "running", "answer": "both", "second_opinion": 0.0},
 }
 """What each effort sets; docs/performance.md has what they cost and what they gain."""
 
@@ -39,7 +39,9 @@ class GMMSettings(GradientSettings):
             predictions, lies over a class that does, and makes its samples look unknown.
         likelihood_temperature: the logarithms of the likelihoods are divided by it; 1 in the paper. Gaussians of many
             dimensions are too sure of themselves, and the entropies of 64 of them lie near zero whatever the sample.
-        novelty: name of the novelty score.
+        novelty: name of the novelty score. ``auto`` is the paper's ``likelihood_entropy`` where the classifier learns,
+            and ``prediction_entropy`` where it stays as it came: one that is not taught by its own labels judges them
+            better than a mixture of few samples a class.
         gate: ``frozen`` (the paper's), ``tracking`` or ``mixture``; see ``driftgate.novelty.gate``.
         unknown_share: ``auto``; the share of the stream that is unknown, where it is known (0: nothing is rejected and
             nobody is taught to be unknown); or bounds (low, high) of it. Anything but ``auto`` takes the place of the
@@ -61,6 +63,9 @@ class GMMSettings(GradientSettings):
             at a tenth of the rate under a head that stays, a network trained from scratch as a whole.
         batch_norm: ``auto`` normalises as the backbone was trained; where that is not known, by the batch if a network
             trained from scratch, else by those that keep the answers of the first batch steadier between two views.
+        second_opinion: share that the other statistics of batch norm have in the answer to a batch, and in who teaches
+            what; see ``driftgate.methods.second_opinion``. By default a quarter for a pretrained network with batch
+            norm, nothing for others. It costs a forward pass.
         veto_below: a class label is dropped where the classifier as it came gives the class no more than this
             probability, or an unknown class may take over the slot of one the network cannot recognise; 0 for never.
         doubt_above: a sample is taught to be unknown only where the classifier as it came is in doubt too, the
@@ -81,6 +86,7 @@ class GMMSettings(GradientSettings):
     answer: Answer = "classifier"
     adapt_layers: str = "auto"
     batch_norm: Literal["auto", "batch", "running"] = "auto"  # type: ignore[assignment]
+    second_opinion: float | None = Field(default=None, ge=0.0, le=1.0)
     veto_below: float = Field(default=0.2, ge=0.0, lt=1.0)
     doubt_above: float = Field(default=0.5, ge=0.0, lt=1.0)
     skip_unusual: bool = True
@@ -95,7 +101,7 @@ class GMMSettings(GradientSettings):
     mean_shift: bool = False
     class_prior: float = Field(default=1.0, ge=0.0, le=1.0)
     likelihood_temperature: float = Field(default=1.0, gt=0.0)
-    novelty: str = "likelihood_entropy"
+    novelty: str = "auto"
     gate: GateKind = "tracking"
     unknown_share: UnknownShare = "auto"
     p_reject: float = Field(default=0.25, ge=0.0, lt=1.0)
@@ -114,11 +120,17 @@ class GMMSettings(GradientSettings):
     kl_form: KLForm = "cross_entropy"
     kl_temperature: float = Field(default=0.1, gt=0.0)
 
+    def novelty_score(self, *, head_learns: bool) -> str:
+        """The name of the novelty score that ``auto`` stands for, or the one that was asked for."""
+        by_training = "likelihood_entropy" if head_learns else "prediction_entropy"
+        return by_training if self.novelty == "auto" else self.novelty
+
 
 PAPER: dict[str, Any] = {
     "lr": 0.01,
     "adapt_layers": "all",
     "batch_norm": "batch",
+    "second_opinion": 0.0,
     "veto_below": 0.0,
     "doubt_above": 0.0,
     "skip_unusual": False,
@@ -126,6 +138,7 @@ PAPER: dict[str, Any] = {
     "backbone_lr_scale": 0.1,
     "covariance_shrinkage": 0.0,
     "class_prior": 0.0,
+    "novelty": "likelihood_entropy",
     "gate": "frozen",
     "p_reject": 0.5,
     "certain_below": 0.0,
