@@ -318,3 +318,29 @@ def test_a_classifier_that_stays_as_it_came_says_what_is_new(settings: dict[str,
     output = method.model(method.model.prepare(images_of(32, 9)))
     by_head = entropy(output.logits.double().log_softmax(dim=1))
     assert torch.allclose(method.predict(images_of(32, 9)).novelty, by_head) == (score == "prediction_entropy")
+
+
+@pytest.mark.parametrize(
+    ("settings", "certain"),
+    [
+        ({}, 0.5),
+        ({"adapt_layers": "all"}, 0.01),
+        ({"novelty": "prediction_entropy"}, 0.01),
+        ({"certain_below": 0.2}, 0.2),
+        ({"adapt_layers": "all", "certain_below": 0.2}, 0.2),
+        ({"preset": "paper"}, 0.0),
+    ],
+)
+def test_nobody_is_unknown_whom_the_classifier_that_stays_is_sure_of(settings: dict[str, Any], certain: float) -> None:
+    """Quantiles reject a share of any stream: a classifier at home in it would lose half of its answers."""
+    model = small_model()
+    with torch.no_grad():  # sure of everything
+        model.get_parameter("classifier.parametrizations.weight.original0").mul_(1e4)
+    method = driftgate.create("gmm", model, **{"batch_norm": "running", **settings})
+    prediction = method.step(images_of(32, 0))
+    assert min(prediction.thresholds.unknown, prediction.thresholds.prediction) >= certain
+    if certain == 0.5:
+        assert float(prediction.novelty.max()) < 0.5 and UNKNOWN not in prediction.labels
+        assert UNKNOWN not in prediction.pseudo_labels
+    else:
+        assert prediction.thresholds.prediction < 0.5

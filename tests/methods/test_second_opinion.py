@@ -33,10 +33,14 @@ def model_by(backbone_norm: str | None, *, pretrained: bool = True) -> SourceMod
     return model
 
 
+def noise(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
 def test_the_pool_is_the_product_of_powers_of_both() -> None:
     opinion = SecondOpinion(small_model(), 0.25, keeps_source=False)
-    mine, other = 3.0 * torch.randn(7, NUM_CLASSES), 3.0 * torch.randn(7, NUM_CLASSES)
-    features = torch.randn(7, 4)
+    mine, other = 3.0 * noise(7, NUM_CLASSES, seed=1), 3.0 * noise(7, NUM_CLASSES, seed=2)
+    features = noise(7, 4)
     pooled = opinion.pool(ModelOutput(features, mine), other)
     assert pooled.features is features
     for found, p, q in zip(pooled.logits.exp(), mine.softmax(dim=1), other.softmax(dim=1), strict=True):
@@ -46,7 +50,7 @@ def test_the_pool_is_the_product_of_powers_of_both() -> None:
 
 def test_who_is_undecided_has_no_say_and_who_is_sure_beyond_numbers_leaves_it_finite() -> None:
     opinion = SecondOpinion(small_model(), 0.5, keeps_source=False)
-    mine, undecided = torch.randn(5, NUM_CLASSES), torch.full((5, NUM_CLASSES), 2.0)
+    mine, undecided = noise(5, NUM_CLASSES), torch.full((5, NUM_CLASSES), 2.0)
     pooled = opinion.pool(ModelOutput(mine, mine), undecided).logits
     assert torch.allclose(pooled, (0.5 * mine).log_softmax(dim=1), atol=1e-6)
     certain = torch.full((5, NUM_CLASSES), -1e30)
@@ -73,6 +77,18 @@ def test_an_answer_is_the_pool_of_both_statistics(backbone_norm: str) -> None:
     assert torch.allclose(method.predict(images).scores, expected, atol=1e-5)
     assert not torch.allclose(first.softmax(dim=1), expected, atol=1e-3)
     assert all(torch.equal(value, kept[name]) for name, value in state_of(method).items())
+
+
+def test_the_pool_answers_but_the_first_opinion_consents() -> None:
+    """By the other statistics a classifier that is at home would seem to be in doubt."""
+    method = make(model_by("running"), second_opinion=0.99, doubt_above=0.5, certain_below=0.0)
+    output = ModelOutput(noise(40, 16), torch.eye(NUM_CLASSES).repeat(8, 1) * 50.0)
+    undecided = 0.1 * noise(40, NUM_CLASSES)
+    prediction = method._assess(output, method.reducer(output.features), other=undecided).prediction
+    assert float(prediction.novelty.min()) > 0.5 and driftgate.UNKNOWN in prediction.labels
+    assert driftgate.UNKNOWN not in prediction.pseudo_labels
+    alone = method._assess(ModelOutput(output.features, undecided), method.reducer(output.features)).prediction
+    assert driftgate.UNKNOWN in alone.pseudo_labels
 
 
 def test_after_many_steps_the_source_s_statistics_still_are_the_source_s() -> None:

@@ -27,7 +27,7 @@ from driftgate.memory.gmm import TOO_LARGE
 from driftgate.methods.base import MethodSettings, taught_nothing
 from driftgate.methods.consent import Consent
 from driftgate.methods.effort import LabelledView, answer_scores, at_half, check_second_view, differences, sure_enough
-from driftgate.methods.gmm_settings import PAPER, RELEASED, GMMSettings
+from driftgate.methods.gmm_settings import PAPER, RELEASED, SOURCE_THRESHOLD, GMMSettings
 from driftgate.methods.gradient import GradientMethod, largest
 from driftgate.methods.look import Look
 from driftgate.methods.second_opinion import SecondOpinion, opinion_share
@@ -51,9 +51,6 @@ from driftgate.novelty.share import ShareGate, share_bounds
 from driftgate.rng import seeded
 from driftgate.state import exact
 from driftgate.types import UNLABELED, DriftgateError, Prediction, Thresholds
-
-SOURCE_THRESHOLD = 0.5
-"""Of the prediction's entropy, for samples that come before anything was learned; as source-only has it."""
 
 
 class Assessment(NamedTuple):
@@ -81,9 +78,9 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
         chosen = self.settings
         check_second_view(chosen.second_view, model.spec)
         head_learns = any(parameter.requires_grad for parameter in model.head.parameters())
-        novelty = chosen.novelty_score(head_learns=head_learns)
+        novelty, certain_below = chosen.novelty_score(head_learns=head_learns)
         self._score, from_zero = get_score(novelty), novelty in SCORES_FROM_ZERO
-        self._certain_below = chosen.certain_below if from_zero else -math.inf
+        self._certain_below = certain_below if from_zero else -math.inf
         self.mixture = StreamingGMM(
             model.num_classes,
             self.reducer.out_features,
@@ -165,7 +162,7 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
         by_batch = self._choose_statistics(images)
         other = self.second_opinion.ask(self.model, images, by_batch=by_batch)
         output, reduced = self._view(self._passes(follow=by_batch), images)
-        return self._assess(self.second_opinion.pool(output, other), reduced, beside=output).prediction
+        return self._assess(output, reduced, other=other).prediction
 
     def _step(self, images: Tensor) -> Prediction:
         return self._take(images, learn=True)
@@ -201,8 +198,7 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
         # By its own statistics every batch has the same mean, so the last norm layer is asked what it took away.
         shift = mixture_shift(self.mixture, reduced) if statistics is None else batch_mean_shift(self.model, statistics)
         # Copies until the end: whatever fails on the way, the state is that of the last good step.
-        pooled = self.second_opinion.pool(output, other)
-        prediction, mixture, gate, calm, usual = self._assess(pooled, reduced, shift=shift, beside=output)
+        prediction, mixture, gate, calm, usual = self._assess(output, reduced, other=other, shift=shift)
         if not usual:
             restore_buffers(self.model, buffers)
             self.calm = calm
@@ -262,22 +258,25 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
         output: ModelOutput,
         reduced: Tensor,
         *,
+        other: Tensor | None = None,
         shift: Tensor | None = None,
         beside: tuple[Tensor, ...] = (),
     ) -> Assessment:
-        """Let copies of mixture, gate and calm past take the batch in, then label and predict it.
+        """Let copies of mixture, gate and calm past take the batch in, then label and predict it, by the ``other``
+        logits too, if there is a second opinion.
 
         All that the host must know of it comes in one read: whether the outputs are finite, those ``beside`` included,
         and the mixture sound, the thresholds, and, with a ``shift``, whether the batch is usual.
         """
-        scores = output.logits.detach().softmax(dim=1)
+        pooled = self.second_opinion.pool(output, other)
+        scores = pooled.logits.detach().softmax(dim=1)
         mixture, height = self.mixture.clone(), largest(*output, reduced, *beside)
         sound = mixture.update_unseen(reduced, scores)
         for retry in (False, True):
             gate, calm = self.gate.clone(), self.calm.clone()
             evaluation, failed = mixture.evaluate_unseen(reduced, prior=self.settings.class_prior, retry=retry)
             evaluation = self._tempered(evaluation)
-            novelty = self._novelty(output, reduced, mixture, evaluation)
+            novelty = self._novelty(pooled, reduced, mixture, evaluation)
             gate.take_in(novelty)
             usual = torch.ones_like(sound)
             if self.settings.skip_unusual and shift is not None:
@@ -288,7 +287,10 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
                 raise DriftgateError(TOO_LARGE)
             if not told[2]:
                 break
-        prediction = self._judge(output, evaluation, novelty, gate, Thresholds(*told[4:]))
+        prediction = self._judge(pooled, evaluation, novelty, gate, Thresholds(*told[4:]))
+        # Of the first opinion: by the other statistics a classifier that is at home would seem to be in doubt.
+        vetoed = self.consent.vetoed(output, prediction.pseudo_labels)
+        prediction = replace(prediction, pseudo_labels=torch.where(vetoed, UNLABELED, prediction.pseudo_labels))
         return Assessment(prediction, mixture, gate, calm, bool(told[3]))
 
     def _tempered(self, sharp: MixtureEvaluation) -> MixtureEvaluation:
@@ -314,12 +316,11 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
         scores = answer_scores(self.settings.answer, output.logits.detach(), evaluation.log_likelihood)
         thresholds = spare_certain(found, self._certain_below)
         likeliest = evaluation.log_likelihood.argmax(dim=1).to(scores.device)
-        labels = pseudo_label(likeliest, novelty, thresholds, self.settings.tie_rule)
         return Prediction(
             labels=predict_label(scores.argmax(dim=1), novelty, thresholds, self.settings.tie_rule),
             scores=scores,
             novelty=novelty,
-            pseudo_labels=torch.where(self.consent.vetoed(output, labels), UNLABELED, labels),
+            pseudo_labels=pseudo_label(likeliest, novelty, thresholds, self.settings.tie_rule),
             thresholds=thresholds,
             unknown_share=gate.unknown_share,
         )

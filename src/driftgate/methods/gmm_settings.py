@@ -24,6 +24,13 @@ EFFORTS: dict[str, dict[str, Any]] = {
 """What each effort sets; docs/performance.md has what they cost and what they gain."""
 
 
+SOURCE_THRESHOLD = 0.5
+"""Of the prediction's entropy: above it source-only rejects."""
+
+CERTAIN_LIKELIHOOD = 0.01
+"""Of the other scores in [0, 1]: below it no sample is unknown."""
+
+
 class GMMSettings(GradientSettings):
     """Settings of the method; the paper's symbol in brackets. docs/gmm.md tells how the defaults were chosen.
 
@@ -49,7 +56,9 @@ class GMMSettings(GradientSettings):
         p_reject: share of the samples that get no pseudo-label.
         init_batches: batches that set the thresholds of the frozen gate (N_init), window of the tracking one.
         certain_below: a sample whose novelty lies below is never unknown, whatever the gate says; quantiles would
-            reject a share of any stream, however easy. For the scores in [0, 1] only, 0 in the paper.
+            reject a share of any stream, however easy. For the scores in [0, 1] only, 0 in the paper. By default 0.01;
+            where ``auto`` has the classifier that stays say what is new, 0.5: it rejects nobody whom source-only,
+            asked in the same way, would not reject.
         quantile_rule: which scores of a batch the thresholds are read off.
         tie_rule: on which side of a threshold a novelty equal to it lies; see ``driftgate.novelty.gate.Ties``.
         gate_window, refit_every: scores the mixture gate looks at, and batches between two of its fits.
@@ -106,7 +115,7 @@ class GMMSettings(GradientSettings):
     unknown_share: UnknownShare = "auto"
     p_reject: float = Field(default=0.25, ge=0.0, lt=1.0)
     init_batches: int = Field(default=30, ge=1)
-    certain_below: float = Field(default=0.01, ge=0.0, le=1.0)
+    certain_below: float | None = Field(default=None, ge=0.0, le=1.0)
     quantile_rule: QuantileRule = "interpolated"
     tie_rule: TieRule = "paper"
     gate_window: int = Field(default=1024, ge=32)
@@ -120,10 +129,16 @@ class GMMSettings(GradientSettings):
     kl_form: KLForm = "cross_entropy"
     kl_temperature: float = Field(default=0.1, gt=0.0)
 
-    def novelty_score(self, *, head_learns: bool) -> str:
-        """The name of the novelty score that ``auto`` stands for, or the one that was asked for."""
-        by_training = "likelihood_entropy" if head_learns else "prediction_entropy"
-        return by_training if self.novelty == "auto" else self.novelty
+    def novelty_score(self, *, head_learns: bool) -> tuple[str, float]:
+        """The name of the novelty score, and where on it nobody is unknown: what was asked for, or else what the
+        defaults stand for."""
+        by_classifier = self.novelty == "auto" and not head_learns
+        by_training = "prediction_entropy" if by_classifier else "likelihood_entropy"
+        certain = SOURCE_THRESHOLD if by_classifier else CERTAIN_LIKELIHOOD
+        return (
+            by_training if self.novelty == "auto" else self.novelty,
+            certain if self.certain_below is None else self.certain_below,
+        )
 
 
 PAPER: dict[str, Any] = {

@@ -55,9 +55,10 @@ class SecondOpinion(State):
         before = buffer_values(model)
         try:
             if by_batch and len(self.statistics):
-                running = _running(model)
-                for mine, source in zip(running, self.statistics.split([len(mine) for mine in running]), strict=True):
-                    mine.copy_(source)
+                first = 0
+                for running in _running(model):
+                    running.copy_(self.statistics[first : first + len(running)])
+                    first += len(running)
             with batch_statistics(model, len(images), enabled=not by_batch):
                 logits: Tensor = model(images).logits
         finally:
