@@ -1,8 +1,10 @@
-"""Do statistics between the source's and the batch's suit a network better than either? Nothing learns here.
+"""Do statistics between the source's and the batch's suit a network better than either, or do the answers by both of
+them, pooled? Nothing learns here.
 
     python benchmarks/norm_blend.py --model art.safetensors --data pacs --root DIR --source art_painting --shift OPDA
 
-A row for each share of the batch's own statistics in every batch norm layer, 0 the source's, 1 the batch's: accuracy of
+A row for each share of the batch's own statistics in every batch norm layer, 0 the source's, 1 the batch's, then one
+for each share of the answers by the batch's in the pool of both (``driftgate.methods.second_opinion``): accuracy of
 the known samples where nobody is rejected, the score with the more doubtful half rejected, the score of the best
 threshold in hindsight, the area under the ROC curve, mean entropy, and what the predictions tell of the pictures
 (entropy of the mean prediction less mean entropy), by which one might choose without labels.
@@ -22,9 +24,11 @@ from torch.nn import functional as F
 from driftgate.lab.bench.sweep import single_thread
 from driftgate.lab.data.datasets import open_dataset
 from driftgate.lab.data.streams import DomainStream
+from driftgate.methods.second_opinion import SecondOpinion
 from driftgate.metrics import HScore, OnlineAccuracy, best_threshold, novelty_auroc
 from driftgate.models import SourceModel
 from driftgate.models.normalization import BatchNorm
+from driftgate.models.source_model import ModelOutput
 from driftgate.novelty.scores import entropy
 from driftgate.shifts import ClassSplit, Shift
 from driftgate.types import UNKNOWN
@@ -53,7 +57,7 @@ def blended(model: nn.Module, share: float) -> Iterator[None]:
             del layer.forward
 
 
-def row(share: float, logits: Tensor, targets: Tensor, split: ClassSplit) -> str:
+def row(share: str, logits: Tensor, targets: Tensor, split: ClassSplit) -> str:
     """What the answers (N, C) at this share come to."""
     logs = logits.double().log_softmax(dim=1)
     doubt, classes, known = entropy(logs), logits.argmax(dim=1), targets != UNKNOWN
@@ -69,7 +73,7 @@ def row(share: float, logits: Tensor, targets: Tensor, split: ClassSplit) -> str
     ]
     information = entropy(logs.exp().mean(dim=0, keepdim=True).log())[0] - doubt.mean()
     told = [f"{100 * number:.1f}" for number in numbers] + [f"{float(doubt.mean()):.3f}", f"{float(information):.3f}"]
-    return f"| {share:g} | {' | '.join(told)} |"
+    return f"| {share} | {' | '.join(told)} |"
 
 
 @torch.no_grad()
@@ -95,6 +99,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=8)
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--shares", default="0,0.1,0.2,0.35,0.6,1")
+    parser.add_argument("--pool", default="0.25,0.5,0.75", help="shares of the answers by the batch's statistics")
     parser.add_argument("--precision", default="float32")
     asked = parser.parse_args()
     data, model = open_dataset(asked.data, asked.root), SourceModel.load(asked.model)
@@ -107,7 +112,13 @@ def main() -> None:
         logits, targets = answers(model, stream, [float(share) for share in asked.shares.split(",")])
     print(f"| {' | '.join(HEADS)} |\n{'|---' * len(HEADS)}|")
     for share, found in logits.items():
-        print(row(share, found, targets, split))
+        print(row(f"{share:g}", found, targets, split))
+    if not {0.0, 1.0} <= logits.keys():
+        return
+    source, batch = (ModelOutput(logits[share], logits[share]) for share in (0.0, 1.0))
+    for share in (float(share) for share in asked.pool.split(",")):
+        pool = SecondOpinion(model, share, keeps_source=False).pool(source, batch.logits)
+        print(row(f"pool, {share:g}", pool.logits, targets, split))
 
 
 if __name__ == "__main__":
