@@ -192,7 +192,8 @@ def test_few_samples_are_answered_at_once_and_learned_from_together() -> None:
     few, expected_logits = images_of(5, 8), method.model(images_of(5, 8)).logits
     prediction = method.predict(few)
     assert torch.equal(prediction.scores.argmax(dim=1), expected_logits.argmax(dim=1))
-    assert prediction.thresholds.prediction == pytest.approx(max(method.gate.thresholds.prediction, 0.01))
+    assert method.gate_alone is not None  # which few samples are held against
+    assert prediction.thresholds.prediction == pytest.approx(max(method.gate_alone.thresholds.prediction, 0.01))
 
 
 def test_gathered_samples_that_look_like_none_before_leave_the_statistics() -> None:

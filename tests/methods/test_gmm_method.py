@@ -128,10 +128,10 @@ def test_state_bytes_are_the_formula_s() -> None:
     for asked, dim in ((12, 12), (64, 16)):  # never more dimensions than the features have
         method = make(reduced_dim=asked, gate="frozen", adapt_layers="all")
         method.step(images_of(16, 0))
-        # The mixture, the gate, and the calm past with the choice of statistics; the statistics of 24 channels, for
-        # the second opinion; then the classifier as it came.
+        # The mixture, the gate, and the calm past with the choice of statistics; for the second opinion the statistics
+        # of 24 channels, and a gate for who is answered without; then the classifier as it came.
         mixture, head = 4 * NUM_CLASSES * (dim + dim * (dim + 1) // 2 + 1), 4 * NUM_CLASSES * (16 + 1)
-        always = mixture + 24 + 112 + 4 * 2 * 24
+        always = mixture + 24 + 112 + 4 * 2 * 24 + 24
         assert method.num_bytes == always + head
         frozen = make(reduced_dim=asked, gate="frozen")  # the head stays, and needs no copy
         assert frozen.num_bytes == always

@@ -91,6 +91,21 @@ def test_the_pool_answers_but_the_first_opinion_consents() -> None:
     assert driftgate.UNKNOWN in alone.pseudo_labels
 
 
+@pytest.mark.parametrize("backbone_norm", ["batch", "running"])
+def test_few_samples_are_held_against_the_doubts_of_the_first_opinion_alone(backbone_norm: str) -> None:
+    """They have no second opinion; by the pool, which doubts more, too few of them would be rejected."""
+    method, alone = (
+        make(model_by(backbone_norm), adapt_layers="norm", lr=1e-9, **kept) for kept in ({}, {"second_opinion": 0.0})
+    )
+    for seed in range(6):
+        both = method.step(images_of(40, seed)).thresholds, alone.step(images_of(40, seed)).thresholds
+    few = method.predict(images_of(8, 7)).thresholds
+    assert few.prediction == pytest.approx(both[1].prediction, abs=1e-4)
+    assert abs(few.prediction - both[0].prediction) > 1e-3
+    assert method.frozen().threshold == pytest.approx(few.prediction)
+    assert "gate_alone.quantiles" in state_of(method) and "gate_alone.quantiles" not in state_of(alone)
+
+
 def test_after_many_steps_the_source_s_statistics_still_are_the_source_s() -> None:
     """By the batch the network's own running statistics follow the stream; a copy is asked, which is saved too."""
     model = model_by("batch")
@@ -131,8 +146,8 @@ def test_what_is_kept_is_counted_and_only_where_the_network_goes_by_the_batch() 
         layer.num_features for layer in small_model().modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)
     )
     without = make(model_by("batch"), second_opinion=0.0).num_bytes
-    assert make(model_by("batch")).num_bytes - without == 4 * 2 * channels
-    assert make(model_by("running")).num_bytes == without
+    assert make(model_by("batch")).num_bytes - without == 4 * 2 * channels + 24  # and the second gate
+    assert make(model_by("running")).num_bytes == without + 24
 
 
 def test_a_step_that_fails_in_it_leaves_the_network_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,6 +59,7 @@ class Assessment(NamedTuple):
     prediction: Prediction
     mixture: StreamingGMM
     gate: Gate
+    gate_alone: Gate | None
     calm: CalmPast
     usual: bool
 
@@ -111,6 +112,8 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
         )
         share = opinion_share(chosen.second_opinion, model)
         self.second_opinion = SecondOpinion(model, share, keeps_source=self.by_batch != 0)
+        # For those who are answered by the first opinion alone, few samples and an exported network: it doubts less.
+        self.gate_alone: Gate | None = self.gate.clone() if share > 0 else None
         self.keep(waiting=torch.zeros(0, *model.spec.shape), doubt=torch.zeros(2))
 
     def build_networks(self) -> None:
@@ -149,7 +152,7 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
         return Frozen(
             self.model,
             MixtureJudge(self.reducer, mixture, self.mixture.weights, self._score),
-            spare_certain(self.gate.thresholds, self._certain_below).prediction,
+            spare_certain((self.gate_alone or self.gate).thresholds, self._certain_below).prediction,
             inclusive=TIES[chosen.tie_rule].prediction,
             approximation=differences(
                 by_batch=bool(self.by_batch), answer=chosen.answer, pooled=self.second_opinion.share > 0
@@ -198,7 +201,7 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
         # By its own statistics every batch has the same mean, so the last norm layer is asked what it took away.
         shift = mixture_shift(self.mixture, reduced) if statistics is None else batch_mean_shift(self.model, statistics)
         # Copies until the end: whatever fails on the way, the state is that of the last good step.
-        prediction, mixture, gate, calm, usual = self._assess(output, reduced, other=other, shift=shift)
+        prediction, mixture, gate, gate_alone, calm, usual = self._assess(output, reduced, other=other, shift=shift)
         if not usual:
             restore_buffers(self.model, buffers)
             self.calm = calm
@@ -215,7 +218,7 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
                 doubt = follow_doubt(doubt, entropy(self.consent.logs(output)), above)
                 losses = {name: need(doubt) * loss for name, loss in losses.items()}
             prediction = replace(prediction, losses=self._learn(passes, losses, unseen))
-        self.mixture, self.gate, self.calm, self.doubt = mixture, gate, calm, doubt
+        self.mixture, self.gate, self.gate_alone, self.calm, self.doubt = mixture, gate, gate_alone, calm, doubt
         self.by_batch = int(by_batch)
         return prediction
 
@@ -228,7 +231,8 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
             return entropy_prediction(output.logits, SOURCE_THRESHOLD)
         evaluation = self._tempered(self.mixture.evaluate(reduced, prior=self.settings.class_prior))
         novelty = self._novelty(output, reduced, self.mixture, evaluation)
-        prediction = self._judge(output, evaluation, novelty, self.gate, self.gate.thresholds)
+        gate = self.gate_alone or self.gate
+        prediction = self._judge(output, evaluation, novelty, gate, gate.thresholds)
         return taught_nothing(prediction)
 
     def _choose_statistics(self, images: Tensor) -> bool:
@@ -273,11 +277,13 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
         mixture, height = self.mixture.clone(), largest(*output, reduced, *beside)
         sound = mixture.update_unseen(reduced, scores)
         for retry in (False, True):
-            gate, calm = self.gate.clone(), self.calm.clone()
+            gate, calm, gate_alone = self.gate.clone(), self.calm.clone(), self.gate_alone and self.gate_alone.clone()
             evaluation, failed = mixture.evaluate_unseen(reduced, prior=self.settings.class_prior, retry=retry)
             evaluation = self._tempered(evaluation)
             novelty = self._novelty(pooled, reduced, mixture, evaluation)
             gate.take_in(novelty)
+            if gate_alone is not None:
+                gate_alone.take_in(self._novelty(output, reduced, mixture, evaluation))
             usual = torch.ones_like(sound)
             if self.settings.skip_unusual and shift is not None:
                 usual = calm.take_in(evaluation.log_likelihood, scores, output.features, shift)
@@ -291,7 +297,7 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
         # Of the first opinion: by the other statistics a classifier that is at home would seem to be in doubt.
         vetoed = self.consent.vetoed(output, prediction.pseudo_labels)
         prediction = replace(prediction, pseudo_labels=torch.where(vetoed, UNLABELED, prediction.pseudo_labels))
-        return Assessment(prediction, mixture, gate, calm, bool(told[3]))
+        return Assessment(prediction, mixture, gate, gate_alone, calm, bool(told[3]))
 
     def _tempered(self, sharp: MixtureEvaluation) -> MixtureEvaluation:
         """What the mixture says, divided by the temperature."""
