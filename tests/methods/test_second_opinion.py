@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -57,6 +58,10 @@ def test_who_is_undecided_has_no_say_and_who_is_sure_beyond_numbers_leaves_it_fi
     certain[:, 0] = 1e30
     assert opinion.pool(ModelOutput(mine, mine), certain).logits.isfinite().all()
     assert opinion.pool(ModelOutput(mine, mine), None).logits is mine
+    broken = undecided.clone()
+    broken[0, 1], broken[1, 2] = math.nan, math.inf
+    found = opinion.pool(ModelOutput(mine, mine), broken).logits
+    assert torch.allclose(found[:2], mine[:2].log_softmax(dim=1), atol=1e-6) and torch.equal(found[2:], pooled[2:])
 
 
 @pytest.mark.parametrize("backbone_norm", ["batch", "running"])

@@ -69,9 +69,10 @@ class SecondOpinion(State):
         """The same features, and for logits the logarithms of the pooled probabilities, (N, C), without gradient."""
         if other is None:
             return output
-        mine = output.logits.detach().float().log_softmax(dim=1)
-        pooled = torch.lerp(mine, other.float().log_softmax(dim=1), self.share)
-        return ModelOutput(output.features, pooled.log_softmax(dim=1))
+        mine, theirs = (logits.detach().float().log_softmax(dim=1) for logits in (output.logits, other))
+        # Statistics that do not suit a network at all may carry it beyond the numbers: then it has no say either.
+        theirs = torch.where(theirs.isfinite().all(dim=1, keepdim=True), theirs, mine)
+        return ModelOutput(output.features, torch.lerp(mine, theirs, self.share).log_softmax(dim=1))
 
 
 def _running(model: SourceModel) -> list[Tensor]:
