@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -57,15 +58,10 @@ def methods(
 
 
 def _method_rows(classes: int, backbone: str) -> list[dict[str, Any]]:
-    import torch
-
+    from driftgate.lab.bench.step_cost import Setting, loaded_model
     from driftgate.methods import available, create
-    from driftgate.models import SourceModel, SourceStatistics
 
-    model = SourceModel.build(backbone, [f"class {index}" for index in range(classes)], weights="none")
-    # Of the right size, for the methods that keep statistics of the source.
-    size = model.spec.feature_dim
-    model.statistics = SourceStatistics(torch.zeros(classes, size), torch.zeros(size), torch.eye(size))
+    model = loaded_model(Setting(backbone, classes))
     return [
         {
             **{"name": name, "source_free": method.source_free, "universal": method.universal},
@@ -110,9 +106,9 @@ def memory(
     if plot is not None:
         from driftgate.lab import figures
 
-        figures.save_figure(figures.memory([comparison.num_classes for comparison in comparisons]), plot)
+        figures.save_figure(figures.memory(counts), plot)
     if as_json:
-        print_json([comparison.as_dict() for comparison in comparisons])
+        print_json([asdict(comparison) for comparison in comparisons])
     else:
         for comparison in comparisons:
             _print_comparison(comparison)
@@ -214,14 +210,14 @@ def _print_comparison(comparison: Comparison) -> None:
         )
         for label, part, printed in rows
     ]
-    output.print(make_table(f"{comparison.num_classes} source classes", columns, shown, left=("",)))
+    output.print(make_table(f"{comparison.classes} source classes", columns, shown, left=("",)))
     lines = [
         *(f"{label}: measured on {part.how}." for label, part, _ in rows),
-        f"A queue is larger than our mixture from {comparison.break_even:,} samples on, "
+        f"A queue is larger than our mixture from {comparison.break_even_queue_length:,} samples on, "
         f"{comparison.queue_bytes_per_sample:,.0f} bytes each.",
         f"The released code keeps float64 and full matrices: {kibibytes(comparison.released_gmm_bytes)} KiB"
         f"{'' if paper is None else ', the figure of the paper'}; a queue is larger than that from "
-        f"{comparison.released_break_even:,} samples on.",
+        f"{comparison.released_break_even_queue_length:,} samples on.",
         f"Tied, with one covariance for all classes, ours is {100 * comparison.tied_to_released:.2f} % of that.",
     ]
     if paper is not None:
