@@ -59,9 +59,11 @@ class SweepOptions:
         found = read_suite(suite).with_backbone(self.backbone, self.weights, self.input_size)
         given = {"methods": methods, "shifts": self.shifts, "pairs": self.pairs}
         found = found.select(**{key: _names(text, f"--{key}") for key, text in given.items()}, seeds=self.seeds)
-        epochs = [] if self.epochs is None else [f"training.epochs={self.epochs}"]
-        found = found.with_settings([*(self.settings or []), *epochs])
-        return found if self.precision is None else found.with_precision(self.precision)
+        settings = [] if self.epochs is None else [f"training.epochs={self.epochs}"]
+        if self.precision is not None:
+            places = ["training", *(entry.name for entry in found.methods)]
+            settings += [f"{place}.precision={self.precision}" for place in places]
+        return found.with_settings([*(self.settings or []), *settings])
 
 
 @dataclass(frozen=True, kw_only=True)
