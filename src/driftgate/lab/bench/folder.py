@@ -127,13 +127,8 @@ class SweepFolder:
 
     def fail(self, job: Job, error: str, traceback: str) -> None:
         """Note that a job went wrong."""
-        facts = {
-            "id": job.id,
-            "error": error,
-            "traceback": traceback,
-            "time": time.time(),
-            "host": socket.gethostname(),
-        }
+        facts = {"id": job.id, "error": error, "traceback": traceback}
+        facts |= {"time": time.time(), "host": socket.gethostname()}
         write_text(self.failure_file(job), json.dumps(facts, indent=2) + "\n")
 
     def forget_failures(self, jobs: Iterable[Job], before: float) -> None:
@@ -146,16 +141,11 @@ class SweepFolder:
     @contextmanager
     def lock(self, digest: str) -> Iterator[bool]:
         """Hold a job's lock inside; answers False if somebody else holds it. The system frees a killed process's."""
-        lock = FileLock(self.locks / f"{short(digest)}.lock", timeout=0)
         try:
-            lock.acquire()
+            with FileLock(self.locks / f"{short(digest)}.lock", timeout=0):
+                yield True
         except Timeout:
             yield False
-            return
-        try:
-            yield True
-        finally:
-            lock.release()
 
     def report(self, job: Job, done: int, total: int, score: float | None = None) -> None:
         """Tell whoever looks how far a job is; its lock must be held."""

@@ -45,11 +45,11 @@ def curves(runs: pd.DataFrame, series: str = "running_score") -> Figure:
     return figure
 
 
-def curve_panel(axes: Axes, runs: pd.DataFrame, series: str = "running_score") -> float:
-    """Draw a series along the stream; gives the length of the longest."""
+def curve_panel(axes: Axes, runs: pd.DataFrame, series: str = "running_score", *, whole: bool = False) -> float:
+    """Draw a series along the stream, from 0 to 100 % if ``whole``; gives the length of the longest."""
     found = {method: curves_in(group, series) for method, group in tables.by_method(runs).items()}
     ends = [(float(mean[-1, 1]), method) for method, mean in _draw_means(axes, found).items()]
-    percent_axis(axes, [value for value, _ in ends])
+    percent_axis(axes, [0.0, 100.0] if whole else [value for value, _ in ends])
     last = max((float(curve[-1, 0]) for some in found.values() for curve in some), default=0.0)
     along_axis(axes, last, "samples seen", ends)
     axes.set_ylabel(f"running {tables.metric_of(tables.shifts_of(runs)[0])} (%)")

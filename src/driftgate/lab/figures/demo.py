@@ -140,11 +140,10 @@ def demo(runs: pd.DataFrame, gates: Mapping[str, Gate], views: tuple[FeatureView
 
 def _running_panel(axes: Axes, runs: pd.DataFrame, shift: str, *, first: bool) -> None:
     """Score over all samples so far; the open circle is the score the best fixed threshold would have had."""
-    last = curve_panel(axes, runs)
+    last = curve_panel(axes, runs, whole=True)
     circle: dict[str, Any] = {"marker": "o", "markerfacecolor": "white", "markersize": 4.5, "markeredgewidth": 1.4}
     for method, group in by_method(runs).items():
         axes.plot(last, group.best_threshold.mean(), color=method_color(method), **circle)
-    axes.set_ylim(0, 100)
     if first:
         axes.plot(last * 0.04, 95, color=INK, **circle)
         axes.text(last * 0.08, 95, "best fixed threshold, in hindsight", fontsize=7.5, va="center")
