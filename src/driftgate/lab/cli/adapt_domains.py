@@ -23,6 +23,7 @@ from driftgate.shifts import ClassSplit
 from driftgate.stream import LONG_STREAM, run_stream
 from driftgate.types import DriftgateError
 
+PLAYING = ("order", "concentration", "arrangement", "repeat")
 RECORD, PROGRESS, GUARD = "record.json", "progress.safetensors", "guard"
 SHARES = {
     "true": "of unknown samples in the stream",
@@ -93,15 +94,12 @@ def open_stream(
         batch_size=run.batch_size,
         seed=run.seed,
         drop_last=played.drop_last,
-        order=played.order,  # type: ignore[arg-type]  # it checks the names itself
-        concentration=played.concentration,
-        arrangement=played.arrangement,  # type: ignore[arg-type]
-        repeat=played.repeat,
         unknown_share=share,
         strict=played.strict,
         workers=run.workers,
         limit=played.limit,
         pin=source.mean.device.type == "cuda",
+        **{name: getattr(played, name) for name in PLAYING},
     )
     return stream, classes, source
 
@@ -123,10 +121,8 @@ def _protocol(
         "seed": run.seed,
         "batch_size": run.batch_size,
         "drop_last": played.drop_last,
-        "order": played.order,
+        **{name: getattr(played, name) for name in PLAYING},
         "concentration": played.concentration if played.order == "dirichlet" else None,
-        "arrangement": played.arrangement,
-        "repeat": played.repeat,
         "unknown_share": played.unknown_share and str(StreamShare.parse(played.unknown_share)),
         "limit": played.limit,
         "compile": played.compile_backbone,

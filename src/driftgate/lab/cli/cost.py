@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from driftgate.lab.cli import options
 from driftgate.lab.cli.app import app
 from driftgate.lab.cli.console import make_table, note, output, print_json, progress_bars, refuse
-
-if TYPE_CHECKING:
-    from driftgate.lab.bench.step_cost import EffortCost
 
 
 @options.command(
@@ -57,24 +54,18 @@ def cost(
         rows = [asdict(row) | {"fits": row.fits(budget_seconds, budget_mib)} for row in costs]
         print_json({"method": chosen.method, "batch_size": batch_size, "costs": rows, "choice": found and found.effort})
         return
-    _print(costs, chosen.method, batch_size, budget_seconds, budget_mib)
+    columns = ("effort", "seconds a batch", "longest", "to inference", "peak MiB", "frames a second", "fits")
+    shown = [
+        (
+            *(row.effort, f"{row.seconds:.3f}", f"{row.longest_seconds:.3f}", f"{row.to_inference:.2f}"),
+            *(f"{row.peak_bytes / 2**20:,.0f}", f"{row.frames_per_second:.3g}"),
+            "yes" if row.fits(budget_seconds, budget_mib) else "no",
+        )
+        for row in costs
+    ]
+    output.print(make_table(f"{chosen.method}, {batch_size} samples a batch", columns, shown, left=("effort",)))
+    output.print("- Peak of the process above the loaded model.", style="dim")
     if found is None:
         note("None fits; take smaller batches or pictures, or source-only, which is the inference itself.")
     elif budget_seconds is not None or budget_mib is not None:
         note(f"effort={found.effort!r} fits: about {found.frames_per_second:.3g} frames a second.")
-
-
-def _print(
-    costs: list[EffortCost], method: str, batch_size: int, seconds: float | None, mebibytes: float | None
-) -> None:
-    columns = ("effort", "seconds a batch", "longest", "to inference", "peak MiB", "frames a second", "fits")
-    rows = [
-        (
-            *(row.effort, f"{row.seconds:.3f}", f"{row.longest_seconds:.3f}", f"{row.to_inference:.2f}"),
-            *(f"{row.peak_bytes / 2**20:,.0f}", f"{row.frames_per_second:.3g}"),
-            "yes" if row.fits(seconds, mebibytes) else "no",
-        )
-        for row in costs
-    ]
-    output.print(make_table(f"{method}, {batch_size} samples a batch", columns, rows, left=("effort",)))
-    output.print("- Peak of the process above the loaded model.", style="dim")

@@ -52,18 +52,8 @@ def demo(
 
 def _print_table(result: Any, seeds: int) -> None:
     title = f"Rendered digits -> handwritten digits (MNIST), {seeds} seed{'s' if seeds > 1 else ''}; scores in %"
-    heads = (
-        "shift",
-        "method",
-        "score",
-        "best\nthreshold",
-        "AUROC",
-        "1st\nhalf",
-        "2nd\nhalf",
-        "ms a\nbatch",
-        "state\nKiB",
-    )
-    table = make_table(title, heads, left=("shift", "method"))
+    numbers = ("score", "best\nthreshold", "AUROC", "1st\nhalf", "2nd\nhalf", "ms a\nbatch", "state\nKiB")
+    table = make_table(title, ("shift", "method", *numbers), left=("shift", "method"))
     costs = result.runs.groupby(["shift", "method"])[["seconds", "state_bytes"]].mean()
     for shift, methods in result.summary.items():
         for position, (name, row) in enumerate(methods.items()):

@@ -158,12 +158,8 @@ def show_plan(plan: Plan, folder: SweepFolder, workers: int, as_json: bool) -> N
     if as_json:
         rows = [
             {
-                "id": item.job.id,
-                "what": "model" if isinstance(item.job, ModelJob) else "run",
-                "label": item.job.label,
-                "done": item.done,
-                "batches": item.batches,
-                "seconds": item.seconds,
+                **{"id": item.job.id, "what": "model" if isinstance(item.job, ModelJob) else "run"},
+                **{"label": item.job.label, "done": item.done, "batches": item.batches, "seconds": item.seconds},
             }
             for item in expected
         ]
