@@ -10,7 +10,6 @@ import typer
 from driftgate.lab.cli import options
 from driftgate.lab.cli.app import app
 from driftgate.lab.cli.console import kibibytes, make_table, note, output, percent, print_json
-from driftgate.lab.cli.sweeping import do_plan, end_with_failures
 
 
 @app.command(epilog="Example: [bold]driftgate demo --seeds 1 --out runs/demo[/bold]")
@@ -35,6 +34,7 @@ def demo(
     import joblib
 
     from driftgate.lab.bench.folder import SweepFolder
+    from driftgate.lab.cli.sweeping import do_plan, end_with_failures
     from driftgate.lab.demo import demo_plan, finish_demo
 
     plan = demo_plan(seeds, limit)
