@@ -7,25 +7,26 @@ from functools import partial
 import pytest
 
 from driftgate import DriftgateError
-from driftgate.lab.bench.step_cost import (
-    INFERENCE,
-    LOW,
-    EffortCost,
-    Setting,
-    choose_effort,
-    effort_settings,
-    loaded_model,
-    measure_efforts,
+from driftgate.lab.bench import step_cost
+
+SETTING = step_cost.Setting("cnn", 4, (16, 16), batch_size=32)
+
+
+def costs_of(rows: dict[str, tuple[float, int]]) -> list[step_cost.EffortCost]:
+    return [
+        step_cost.EffortCost(name, seconds, seconds, 1.0, mib * 2**20, 1.0) for name, (seconds, mib) in rows.items()
+    ]
+
+
+COSTS = costs_of(
+    {
+        step_cost.INFERENCE: (1.0, 50),
+        "full": (7.0, 900),
+        step_cost.LOW: (9.0, 300),
+        "light": (2.2, 120),
+        "frozen": (1.1, 60),
+    }
 )
-
-SETTING = Setting("cnn", 4, (16, 16), batch_size=32)
-
-
-def costs_of(rows: dict[str, tuple[float, int]]) -> list[EffortCost]:
-    return [EffortCost(name, seconds, seconds, 1.0, mib * 2**20, 1.0) for name, (seconds, mib) in rows.items()]
-
-
-COSTS = costs_of({INFERENCE: (1.0, 50), "full": (7.0, 900), LOW: (9.0, 300), "light": (2.2, 120), "frozen": (1.1, 60)})
 
 
 @pytest.mark.parametrize(
@@ -33,7 +34,7 @@ COSTS = costs_of({INFERENCE: (1.0, 50), "full": (7.0, 900), LOW: (9.0, 300), "li
     [
         (None, None, "full"),
         (7.0, 900.0, "full"),
-        (None, 899.0, LOW),
+        (None, 899.0, step_cost.LOW),
         (8.0, 899.0, "light"),
         (2.0, None, "frozen"),
         (None, 61.0, "frozen"),
@@ -42,26 +43,26 @@ COSTS = costs_of({INFERENCE: (1.0, 50), "full": (7.0, 900), LOW: (9.0, 300), "li
     ],
 )
 def test_the_dearest_effort_that_fits(seconds: float | None, mebibytes: float | None, chosen: str | None) -> None:
-    found = choose_effort(COSTS, seconds, mebibytes)
+    found = step_cost.choose_effort(COSTS, seconds, mebibytes)
     assert (found and found.effort) == chosen
 
 
 def test_what_is_given_wins_over_every_effort() -> None:
-    found = effort_settings("gmm", "paper", {"lr": 0.5})
-    assert list(found) == ["full", LOW, "light", "frozen"]
+    found = step_cost.effort_settings("gmm", "paper", {"lr": 0.5})
+    assert list(found) == ["full", step_cost.LOW, "light", "frozen"]
     assert all(settings.model_dump()["lr"] == 0.5 for settings in found.values())
-    assert found[LOW].model_dump()["memory"] == "low" and found["full"].model_dump()["gate"] == "frozen"
+    assert found[step_cost.LOW].model_dump()["memory"] == "low" and found["full"].model_dump()["gate"] == "frozen"
     assert found["light"].model_dump()["effort"] == "light"
 
 
 def test_a_method_without_gradient_has_no_efforts() -> None:
     with pytest.raises(DriftgateError, match="'source-only' has no efforts"):
-        effort_settings("source-only", None, {})
+        step_cost.effort_settings("source-only", None, {})
 
 
 def test_every_effort_is_measured_against_the_inference() -> None:
-    costs = measure_efforts(partial(loaded_model, SETTING), "gmm", batch_size=32, rounds=1)
-    assert [cost.effort for cost in costs] == [INFERENCE, "full", LOW, "light", "frozen"]
+    costs = step_cost.measure_efforts(partial(step_cost.loaded_model, SETTING), "gmm", batch_size=32, rounds=1)
+    assert [cost.effort for cost in costs] == [step_cost.INFERENCE, "full", step_cost.LOW, "light", "frozen"]
     assert costs[0].to_inference == 1.0
     for cost in costs:
         assert 0 < cost.seconds <= cost.longest_seconds and cost.peak_bytes > 0

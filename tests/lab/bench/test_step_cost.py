@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from driftgate.lab.bench.step_cost import Setting, bare_stepper, loaded_model, make_sure, measure, method_stepper
+from driftgate.lab.bench.step_cost import Setting, loaded_model, make_sure, measure, method_stepper
 from driftgate.methods import create
 from driftgate.novelty.scores import entropy
 from driftgate.types import UNLABELED, DriftgateError
@@ -20,9 +20,12 @@ def fail(model: object) -> object:
 
 def test_every_configuration_takes_its_steps_in_turn() -> None:
     told: list[tuple[str, int, int]] = []
-    builders = {"bare": bare_stepper, "gmm": partial(method_stepper, name="gmm", settings={"memory": "low"})}
+    builders = {
+        "plain": partial(method_stepper, name="source-only", settings={}),
+        "gmm": partial(method_stepper, name="gmm", settings={"memory": "low"}),
+    }
     costs = measure(builders, SETTING, steps=2, warmup=1, on_step=lambda *step: told.append(step))
-    assert [cost.label for cost in costs] == ["bare", "gmm"]
+    assert [cost.label for cost in costs] == ["plain", "gmm"]
     assert all(len(cost.seconds) == 2 and min(cost.seconds) > 0 and cost.peak_bytes > 0 for cost in costs)
     assert told == [(label, turn, 3) for turn in (1, 2, 3) for label in builders]
 

@@ -152,12 +152,13 @@ def _recipe(model: Facts) -> Facts:
 def differences(facts: Facts, kept: Facts) -> str:
     """``input size 64x64 instead of 112x112``: what of ``facts`` differs from what was kept."""
     names = [name for name in {**facts, **kept} if facts.get(name) != kept.get(name)]
-    shown = [f"{name} {_word(facts.get(name))} instead of {_word(kept.get(name))}" for name in names[:LONGEST_LIST]]
-    more = len(names) - len(shown)
-    return ", ".join([*shown, *([f"and {more} more"] if more else [])])
+    told = [f"{name} {shown(facts.get(name))} instead of {shown(kept.get(name))}" for name in names[:LONGEST_LIST]]
+    more = len(names) - len(told)
+    return ", ".join([*told, *([f"and {more} more"] if more else [])])
 
 
-def _word(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A setting as people read it."""
     return "none" if value is None else value if isinstance(value, str) else _text(value)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import heapq
 import logging
-import os
 import statistics
 import time
 from collections.abc import Hashable, Iterable, Mapping
@@ -17,10 +16,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
-from driftgate.lab.bench.folder import SweepFolder, read_all, read_json
+from driftgate.lab.bench.folder import SweepFolder, read_all
 from driftgate.lab.bench.plan import Job, ModelJob, Plan, RunJob
 from driftgate.lab.bench.step_cost import Setting, loaded_model
 from driftgate.lab.bench.sweep import score_of, single_thread, summarise
@@ -221,7 +219,6 @@ class Watcher:
         self.look()  # what was there before is no news
 
     def look(self) -> Snapshot:
-        """The sweep now."""
         news = self._news()
         ours = {job.id for job in self.plan.jobs}
         running = [report for report in self.folder.reports() if report["id"] in ours]
@@ -240,13 +237,9 @@ class Watcher:
 
     def _news(self) -> list[str]:
         """A line for each job that ended since the last look."""
-        records, failures, lines = _names(self.folder.records), _names(self.folder.failures), []
+        lines = []
         for job in (job for job in self.plan.jobs if job.id not in self._ended):
-            if isinstance(job, RunJob):
-                facts = self.folder.record(job) if job.id in records else None
-            else:
-                done = self.folder.is_done(job)
-                facts = (read_json(self.folder.model_file(job).with_suffix(".json")) or {}) if done else None
+            facts = self.folder.facts(job)
             if facts is not None:
                 took = facts.get("wall_seconds" if isinstance(job, RunJob) else "seconds")
                 for kind in () if took is None else (_kind(job), type(job)):
@@ -255,11 +248,9 @@ class Watcher:
                 self._failed.discard(job.id)
                 words = "" if took is None else f" ({took:.0f} s)"
                 lines.append(f"{job.label}{_result_words(job, facts)}{words}")
-            elif job.id in failures - self._failed:
-                failure = self.folder.failure(job)
-                if failure is not None and failure["time"] >= self.since:
-                    self._failed.add(job.id)
-                    lines.append(f"{job.label}: FAILED, {failure['error']}")
+            elif job.id not in self._failed and self.folder.state(job, self.since) == "failed":
+                self._failed.add(job.id)
+                lines.append(f"{job.label}: FAILED, {(self.folder.failure(job) or {}).get('error')}")
         return lines
 
     def _seconds_left(self, running: list[dict[str, Any]]) -> float | None:
@@ -283,8 +274,3 @@ def _result_words(job: Job, facts: dict[str, Any]) -> str:
         return ": -" if score is None else f": {100 * score:.1f}"
     held = facts.get("held_out_accuracy")
     return "" if held is None else f", {100 * held:.1f} % on what was held out"
-
-
-def _names(folder: Path) -> set[str]:
-    """Names of the finished JSON files in a folder, without their ending."""
-    return {name.removesuffix(".json") for name in os.listdir(folder) if name.endswith(".json") and name[0] != "."}

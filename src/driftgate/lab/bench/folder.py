@@ -102,16 +102,20 @@ class SweepFolder:
         return "failed" if failure is not None and failure["time"] >= since else "open"
 
     def is_done(self, job: Job) -> bool:
-        """Whether the result of a job is there; a record that cannot be read is none, and the run is to be done."""
-        return self.model_file(job).exists() if isinstance(job, ModelJob) else self.record(job) is not None
+        return self.facts(job) is not None
+
+    def facts(self, job: Job) -> dict[str, Any] | None:
+        """The record of a finished run, or what stands beside a trained model; None for what is still to be done.
+
+        A record that cannot be read is none, and the run is to be done; a model is there without its facts.
+        """
+        file = self.result_file(job)
+        if isinstance(job, RunJob):
+            return read_json(file)
+        return (read_json(file.with_suffix(".json")) or {}) if file.exists() else None
 
     def failure(self, job: Job) -> dict[str, Any] | None:
-        """What went wrong the last time, if it did."""
         return read_json(self.failure_file(job))
-
-    def record(self, job: RunJob) -> dict[str, Any] | None:
-        """The record of a finished run."""
-        return read_json(self.result_file(job))
 
     def all_records(self) -> list[dict[str, Any]]:
         """Every record in the folder, of whatever run; what cannot be read is passed over."""
@@ -126,7 +130,6 @@ class SweepFolder:
         return None
 
     def fail(self, job: Job, error: str, traceback: str) -> None:
-        """Note that a job went wrong."""
         facts = {"id": job.id, "error": error, "traceback": traceback}
         facts |= {"time": time.time(), "host": socket.gethostname()}
         write_text(self.failure_file(job), json.dumps(facts, indent=2) + "\n")

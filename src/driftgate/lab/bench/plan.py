@@ -61,7 +61,6 @@ class ModelJob(BaseModel, frozen=True):
 
     @property
     def label(self) -> str:
-        """For people."""
         return f"{self.source} {self.num_classes} classes seed {self.seed}: source training"
 
     def open_data(self) -> DataSet:
@@ -107,12 +106,10 @@ class RunJob(BaseModel, frozen=True):
 
     @property
     def target(self) -> str:
-        """All targets as one text."""
         return "+".join(self.targets)
 
     @property
     def label(self) -> str:
-        """For people."""
         share = [] if self.unknown_share is None else [f"{self.unknown_share} unknown"]
         words = [*([] if self.variant is None else [self.variant]), *playing_words(self.playing.as_dict()), *share]
         told = f" ({', '.join(words)})" if words else ""

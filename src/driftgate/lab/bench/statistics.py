@@ -34,7 +34,6 @@ class Summary(NamedTuple):
 
     @property
     def half_width(self) -> float:
-        """Half the interval."""
         return (self.high - self.low) / 2
 
 

@@ -75,13 +75,6 @@ class Cost:
     def median_seconds(self) -> float:
         return statistics.median(self.seconds)
 
-    def time_ratio(self, other: Cost) -> float:
-        """How many times as long as ``other`` a step takes: the median over the rounds, each with its own ratio.
-
-        A slow spell of the machine hits the steps of one round alike and leaves their ratio as it is.
-        """
-        return statistics.median(mine / theirs for mine, theirs in zip(self.seconds, other.seconds, strict=True))
-
     @property
     def peak_bytes(self) -> int:
         return max(self.peaks)
@@ -92,18 +85,6 @@ def method_stepper(model: SourceModel, *, name: str, settings: dict[str, Any], i
     for module in imports:
         import_module(module)
     return create(name, model, **settings).step
-
-
-def bare_stepper(model: SourceModel) -> Stepper:
-    """Forward and backward of two views and nothing else: the least a method with two views can cost."""
-
-    def step(images: Tensor) -> None:
-        with batch_statistics(model, len(images)):
-            outputs = [model(images), model(images)]
-        torch.autograd.backward(sum(output.logits.sum() + output.features.sum() for output in outputs))
-        model.zero_grad(set_to_none=True)
-
-    return step
 
 
 def measure(

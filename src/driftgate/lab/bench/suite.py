@@ -137,11 +137,9 @@ class Suite(BaseModel, frozen=True, extra="forbid"):
 
     @property
     def playing(self) -> Playing:
-        """How the streams are played."""
         return Playing(**self.model_dump(include=set(Playing.model_fields)))
 
     def training_settings(self, seed: int) -> PretrainSettings:
-        """The recipe of the source models."""
         return PretrainSettings.for_dataset(self.data, **self.training, seed=seed)
 
     def entry(self, method: str) -> MethodEntry:

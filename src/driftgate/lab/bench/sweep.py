@@ -141,7 +141,7 @@ def run_sweep(
         for job in plan.jobs
         if folder.state(job, sweep.since) == "failed"
     }
-    records = [record for job in plan.runs if (record := folder.record(job)) is not None]
+    records = [record for job in plan.runs if (record := folder.facts(job)) is not None]
     return SweepResult(records, failures, time.perf_counter() - started)
 
 
@@ -149,7 +149,7 @@ def _in_order(pending: Sequence[Job], folder: SweepFolder) -> list[Job]:
     """Models, then what can be done now; runs of models nobody has trained yet come last, when these may be there."""
 
     def turn(job: Job) -> int:
-        return 0 if isinstance(job, ModelJob) else 1 if folder.is_done(job.model) else 2
+        return 0 if isinstance(job, ModelJob) else 1 if folder.model_file(job.model).exists() else 2
 
     return sorted(pending, key=turn)
 

@@ -63,7 +63,6 @@ class DataReport(BaseModel):
         return {**self.model_dump(mode="json"), "ok": self.ok}
 
     def lines(self) -> list[str]:
-        """The report as plain lines of text."""
         domains, splits = self.domains, [["shift", "split", "order", "images as source / as target"]]
         for split in self.splits:
             targets = split.target_images.items()

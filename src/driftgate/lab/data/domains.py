@@ -90,7 +90,6 @@ class FileDomain(Domain):
         self._paths = paths
 
     def path(self, index: int) -> str:
-        """The file of a sample."""
         return os.path.join(self.base, os.fsdecode(self._paths[index]))
 
     def describe(self, index: int) -> str:

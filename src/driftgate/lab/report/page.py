@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 
 from driftgate.files import write_text
 from driftgate.lab import figures
+from driftgate.lab.bench.comparable import shown
 from driftgate.lab.bench.names import OWN_METHOD, method_color, method_name
 from driftgate.lab.bench.parts import STUDIES, USUAL
 from driftgate.lab.bench.published import published_document, published_suite
@@ -270,7 +271,7 @@ def _settings(runs: pd.DataFrame) -> tuple[dict[str, tuple[str, int, dict[str, s
     for method, group in by_method(runs).items():
         for _, same in group.groupby(texts[group.index], sort=False):
             label = f"S{len(found) + 1}"
-            facts = {name: details.shown(value) for name, value in setups[same.index[0]].items()}
+            facts = {name: shown(value) for name, value in setups[same.index[0]].items()}
             found[label] = (method, len(same), facts)
             settings_of |= dict.fromkeys(same.id, label)
     return found, settings_of
@@ -314,7 +315,7 @@ def render(parts: Sequence[SuitePart]) -> str:
         "color": lambda method: f"var(--c-{method_color(method).lstrip('#')})",
         "method_name": method_name,
         "tied": lambda text: text.replace(" %", "\N{NO-BREAK SPACE}%"),
-        "nice": details.shown,
+        "nice": shown,
         "heads": _heads,
         "rows": _rows,
         "methods": lambda part: list(by_method(part.suite.main)),
