@@ -17,9 +17,9 @@ from matplotlib.figure import Figure
 
 from driftgate.files import write_text
 from driftgate.lab import figures
-from driftgate.lab.bench.comparable import shown
+from driftgate.lab.bench.comparable import shown, stream_facts
 from driftgate.lab.bench.names import OWN_METHOD, method_color, method_name
-from driftgate.lab.bench.parts import STUDIES, USUAL
+from driftgate.lab.bench.parts import STUDIES
 from driftgate.lab.bench.published import published_document, published_suite
 from driftgate.lab.bench.results import Results, read_results
 from driftgate.lab.bench.table_writers import file_name, write_tables
@@ -279,13 +279,11 @@ def _settings(runs: pd.DataFrame) -> tuple[dict[str, tuple[str, int, dict[str, s
 
 def _setup(run: Any) -> dict[str, Any]:
     """Everything a run depends on but its pair, shift, seed and source model."""
-    stream = ("batch_size", "drop_last", "class_order", "preset", *USUAL)
-    told = {name: getattr(run.protocol, name) for name in stream if name in run.protocol.model_fields_set}
+    more = {"preset": run.protocol.preset, "unknown share": run.unknown_share}
     return {
         **dict(sorted(run.settings.items())),
-        **{"network": run.network, "input size": run.input_size, **told},
-        "limit of batches": run.protocol.limit_batches or run.protocol.limit,
-        **({} if run.unknown_share is None else {"unknown share": run.unknown_share}),
+        **stream_facts(run),
+        **{name: value for name, value in more.items() if value is not None},
         "versions": ", ".join(f"{name} {version}" for name, version in run.versions.items()),
     }
 
