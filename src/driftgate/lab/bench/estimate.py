@@ -241,12 +241,13 @@ class Watcher:
         for job in (job for job in self.plan.jobs if job.id not in self._ended):
             facts = self.folder.facts(job)
             if facts is not None:
-                took = facts.get("wall_seconds" if isinstance(job, RunJob) else "seconds")
-                for kind in () if took is None else (_kind(job), type(job)):
-                    self._speeds.setdefault(kind, []).append(took / max(1, work_units(job)))
+                took, words = facts.get("wall_seconds" if isinstance(job, RunJob) else "seconds"), ""
+                if took is not None:
+                    words = f" ({took:.0f} s)"
+                    for kind in (_kind(job), type(job)):
+                        self._speeds.setdefault(kind, []).append(took / max(1, work_units(job)))
                 self._ended[job.id] = {key: facts.get(key) for key in KEPT}
                 self._failed.discard(job.id)
-                words = "" if took is None else f" ({took:.0f} s)"
                 lines.append(f"{job.label}{_result_words(job, facts)}{words}")
             elif job.id not in self._failed and self.folder.state(job, self.since) == "failed":
                 self._failed.add(job.id)

@@ -130,9 +130,8 @@ class SweepFolder:
         return None
 
     def fail(self, job: Job, error: str, traceback: str) -> None:
-        facts = {"id": job.id, "error": error, "traceback": traceback}
-        facts |= {"time": time.time(), "host": socket.gethostname()}
-        write_text(self.failure_file(job), json.dumps(facts, indent=2) + "\n")
+        facts = {"id": job.id, "error": error, "traceback": traceback, "host": socket.gethostname()}
+        write_text(self.failure_file(job), json.dumps({**facts, "time": time.time()}, indent=2) + "\n")
 
     def forget_failures(self, jobs: Iterable[Job], before: float) -> None:
         """Remove the notes of older failures of ``jobs``, which are done, also of those with other settings."""

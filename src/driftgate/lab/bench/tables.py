@@ -182,7 +182,8 @@ def cells(rows: Groups, columns: Sequence[Column], paper: PublishedSuite | None 
         lines, released = (_column(score_cube(rows, parts, seeds, value)) for value in ("score", "score_as_released"))
         for key, line, theirs in zip(rows, lines, released, strict=True):
             named = {"row": key, "column": place, **column._asdict()}
-            published = None if paper is None else paper.average(key, [tuple(map(str, part)) for part in parts])
+            asked = [(part.shift or "", part.source or "", part.target or "") for part in parts]
+            published = None if paper is None else paper.average(key, asked)
             # Where a run has a score but does not tell this one, the mean would be of other runs.
             told = paper is not None and theirs["runs"] == line["runs"]
             counted = theirs["mean"] if told else math.nan

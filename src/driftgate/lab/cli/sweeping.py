@@ -43,7 +43,7 @@ def sweep(suite: Suite, given: SweepOptions, studies: Sequence[str] = ()) -> Non
         "quick_training": given.quick_training,
         "model": given.model,
     }
-    varied = [get_study(name) for name in studies] or [None]
+    varied = [get_study(name) for name in studies] if studies else [None]
     plan = merge_plans([make_plan(suite, study=study, **what) for study in varied])
     folder = SweepFolder(writable_folder(given.out or Path("runs") / suite.name))
     workers = given.workers or default_workers(given.backend)

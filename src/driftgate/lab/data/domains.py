@@ -72,6 +72,9 @@ class PathTable:
     def __len__(self) -> int:
         return len(self._ends)
 
+    def __iter__(self) -> Iterator[bytes]:
+        return map(self.__getitem__, range(len(self)))
+
     def __getitem__(self, index: int) -> bytes:
         if not 0 <= index < len(self._ends):
             raise IndexError(index)
