@@ -25,6 +25,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, nn
 
+from driftgate.lab.bench.sweep import end_with_owner
 from driftgate.methods import MethodSettings, create, get_method, resolve_settings
 from driftgate.models import UNTRAINED, SourceModel
 from driftgate.models.normalization import BatchNorm, batch_statistics
@@ -105,7 +106,7 @@ def measure(
     if not reset_peak_memory():
         raise DriftgateError("Expected Linux to measure peak memory but this system does not tell it; run it there.")
     costs = {label: Cost(label) for label in configurations}
-    given = (open_model or partial(loaded_model, setting), setting.batch_size, cpu_time)
+    given = (open_model or partial(loaded_model, setting), setting.batch_size, cpu_time, os.getpid())
     with ExitStack() as stack:
         stack.enter_context(patch.dict(os.environ, QUIET_THREADS))  # a spawned process reads it at its start
         workers: dict[str, Any] = {}
@@ -136,7 +137,8 @@ def _told_of_its_end(label: str) -> Iterator[None]:
 class _Worker:
     """A model and its stepper, in a process of their own."""
 
-    def __init__(self, build: Builder, opener: Opener, batch_size: int, cpu_time: bool) -> None:
+    def __init__(self, build: Builder, opener: Opener, batch_size: int, cpu_time: bool, owner: int) -> None:
+        end_with_owner(owner)
         self.model, self.generator = opener(), seeded(0)
         self.loaded = resident_memory() or 0
         self.shape = (batch_size, *self.model.spec.shape)

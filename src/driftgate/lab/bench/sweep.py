@@ -191,7 +191,7 @@ def _in_parallel(jobs: Sequence[Job], sweep: Sweep, workers: int, backend: Backe
 
 def work(job: Job, sweep: Sweep) -> None:
     """Do ``job`` unless it is done or somebody else is at it; the result is a file, and so is a failure."""
-    _end_with_owner(sweep.owner)
+    end_with_owner(sweep.owner)
     folder = SweepFolder(sweep.path)
     with folder.lock(job.digest) as mine:
         if not mine or folder.state(job, sweep.since) != "open":
@@ -223,7 +223,7 @@ _watched: set[int] = set()
 """Owners whose end this process is waiting for."""
 
 
-def _end_with_owner(owner: int | None) -> None:
+def end_with_owner(owner: int | None) -> None:
     """Let a worker end as soon as the process that started it is gone: a killed sweep must not go on in secret.
 
     At once and without a word, for nothing that is half done is ever seen: files are renamed when they are whole, and
