@@ -73,6 +73,9 @@ def _method_rows(classes: int, backbone: str) -> list[dict[str, Any]]:
     ]
 
 
+SIGNS = (("ge", ">="), ("gt", ">"), ("le", "<="), ("lt", "<"))
+"""How pydantic calls the ends of a range, and how people write them."""
+
 _ATTRIBUTE = re.compile(r"^    (?=\S)((?:\w+(?:, )?)+): (.*)$")
 """A line of a docstring's list of attributes: one name or several with one meaning."""
 
@@ -97,15 +100,17 @@ def _show_settings(name: str, *, as_json: bool) -> None:
 
 def _setting_rows(settings: type[MethodSettings]) -> list[dict[str, Any]]:
     """Name, default, type with its range and meaning of every setting, in the order of the class."""
-    told = _meanings(settings)
-    rows = []
+    told, rows = _meanings(settings), []
     for name, field in settings.model_fields.items():
-        limits = filter(None, (_limit(str(limit)) for limit in field.metadata))
+        limits = [
+            f"{sign} {getattr(limit, key)}" for limit in field.metadata for key, sign in SIGNS if hasattr(limit, key)
+        ]
         kind = field.annotation.__name__ if isinstance(field.annotation, type) else str(field.annotation)
+        default = None if field.is_required() else field.default
         rows.append(
             {
                 "name": name,
-                "default": None if field.is_required() else _plain(field.default),
+                "default": list(default) if isinstance(default, tuple) else default,
                 "type": " ".join([kind.replace("typing.", ""), *limits]),
                 "meaning": told.get(name, ""),
             }
@@ -138,16 +143,6 @@ def _attributes(docstring: str) -> dict[str, str]:
         else:
             break  # the list has ended
     return found
-
-
-def _limit(text: str) -> str:
-    """``Ge(ge=0.0)`` -> ``>= 0.0``."""
-    found = re.fullmatch(r"(Ge|Gt|Le|Lt)\(\w+=(.*)\)", text)
-    return f"{ {'Ge': '>=', 'Gt': '>', 'Le': '<=', 'Lt': '<'}[found[1]] } {found[2]}" if found else ""
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
 
 
 @app.command(epilog="Example: [bold]driftgate memory --classes 9,200,345 --plot memory.png[/bold]")
