@@ -44,7 +44,6 @@ def adapt_domains(choice: Choice, data: DataOptions, played: StreamOptions, run:
         raise DriftgateError("Expected --guard without --resume: what it knows is in no checkpoint; leave one out.")
     if run.resume and run.max_delay is not None:
         raise DriftgateError("Expected --max-delay without --resume: learning hangs on the clock; leave one out.")
-    choice.check_file()
     checkpoint = None if run.out is None else experiment.progress_file(run.out / PROGRESS, run.resume)
     checkpoint = None if played.guard or run.max_delay is not None else checkpoint
     stream, classes, source = open_stream(choice, data, played, run)
