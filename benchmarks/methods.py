@@ -129,10 +129,10 @@ def measure(names: list[str], setting: Setting, steps: int, settings: dict[str, 
     """A row for each method: medians of ``steps`` steps, taken in turns after ``WARMUP`` rounds."""
     methods = {name: create(name, sure_model(setting), **given(name, settings)) for name in names}
     times: dict[str, list[StepTime]] = {name: [] for name in names}
-    generator, watch = seeded(0), Stopwatch()
+    generator, watch, shape = seeded(0), Stopwatch(), sure_model(setting).spec.shape
     with watched(watch):
         for turn in range(WARMUP + steps):
-            images = torch.rand(setting.batch_size, 3, *setting.input_size, generator=generator)
+            images = torch.rand(setting.batch_size, *shape, generator=generator)
             for name, method in methods.items():
                 taken = time_step(method, images, watch)
                 if turn >= WARMUP:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -22,6 +22,11 @@ def shown(text: str) -> str:
 def shown_name(name: str) -> str:
     """The same for a name, which has one line."""
     return shown(name).replace("\n", "?").replace("\t", "?")
+
+
+def few(names: Sequence[str], most: int = 8) -> str:
+    """``a, b, c ...``: the first of many names."""
+    return f"{', '.join(names[:most])}{' ...' if len(names) > most else ''}"
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:

@@ -9,16 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from driftgate.lab.data.loading import (
-    BrokenImage,
-    Transform,
-    check_header,
-    decode,
-    load_ahead,
-    resized,
-    to_floats,
-    train_transform,
-)
+from driftgate.lab.data import loading
 from driftgate.types import DriftgateError
 
 
@@ -29,14 +20,14 @@ def photo(width: int, height: int, seed: int = 0) -> Image.Image:
 
 @pytest.mark.parametrize(("side", "full"), [(224, 256), (112, 128), (28, 32), (32, 37)])
 def test_resize_keeps_the_ratio_of_the_paper(side: int, full: int) -> None:
-    assert resized(side) == full
+    assert loading.resized(side) == full
 
 
 @pytest.mark.parametrize("size", [(300, 200), (128, 128), (57, 400), (1, 1)])
 def test_test_transform_is_resize_and_centre_crop(size: tuple[int, int]) -> None:
     picture = photo(*size)
     plain = picture.resize((128, 128), Image.Resampling.BILINEAR).crop((8, 8, 120, 120))
-    ours = Transform((112, 112))(picture)
+    ours = loading.Transform((112, 112))(picture)
     assert ours.dtype == torch.uint8 and ours.shape == (3, 112, 112)
     difference = ours.permute(1, 2, 0).numpy().astype(int) - np.asarray(plain).astype(int)
     assert np.abs(difference).max() <= 1
@@ -45,7 +36,7 @@ def test_test_transform_is_resize_and_centre_crop(size: tuple[int, int]) -> None
 def test_height_and_width_are_not_exchanged() -> None:
     picture = Image.new("RGB", (100, 50))
     picture.paste((255, 0, 0), (0, 0, 50, 50))
-    image = Transform((28, 56))(picture)
+    image = loading.Transform((28, 56))(picture)
     assert image.shape == (3, 28, 56)
     assert image[0, :, :20].min() == 255 and image[0, :, 36:].max() == 0
 
@@ -56,25 +47,27 @@ def test_crop_at_the_corners(place: tuple[float, float], size: tuple[int, int]) 
     picture = photo(*size)
     full = np.asarray(picture.resize((128, 128), Image.Resampling.BILINEAR)).astype(int)
     top, left = (16 if value > 0.5 else 0 for value in place)
-    ours = Transform((112, 112), place)(picture).permute(1, 2, 0).numpy().astype(int)
+    ours = loading.Transform((112, 112), place)(picture).permute(1, 2, 0).numpy().astype(int)
     assert np.abs(ours - full[top : top + 112, left : left + 112]).max() <= 1
 
 
 def test_mirror_exchanges_left_and_right() -> None:
     picture = photo(90, 60)
-    assert torch.equal(Transform((28, 28), mirror=True)(picture), Transform((28, 28))(picture).flip(-1))
+    assert torch.equal(loading.Transform((28, 28), mirror=True)(picture), loading.Transform((28, 28))(picture).flip(-1))
 
 
 def test_train_transform_depends_on_seed_epoch_and_index_alone() -> None:
-    def draw(**changes: int) -> Transform:
-        return train_transform((224, 224), **{"flip": True, "seed": 0, "epoch": 0, "index": 0, **changes})  # type: ignore[arg-type]
+    def draw(**changes: int) -> loading.Transform:
+        return loading.train_transform((224, 224), **{"flip": True, "seed": 0, "epoch": 0, "index": 0, **changes})  # type: ignore[arg-type]
 
     assert draw() == draw()
     assert len({draw(), draw(seed=1), draw(epoch=1), draw(index=1)}) == 4
     many = [draw(index=index) for index in range(400)]
     assert 140 < sum(transform.mirror for transform in many) < 260
     assert {int(transform.place[0] * 33) for transform in many} == set(range(33))
-    assert not any(train_transform((8, 8), flip=False, seed=0, epoch=0, index=index).mirror for index in range(50))
+    assert not any(
+        loading.train_transform((8, 8), flip=False, seed=0, epoch=0, index=index).mirror for index in range(50)
+    )
 
 
 def save(folder: Path, picture: Image.Image, name: str, **options: object) -> Path:
@@ -119,7 +112,7 @@ def test_any_mode_shows_the_same_picture(tmp_path: Path, name: str, mode: str) -
         coloured = picture.convert("RGB")
         picture = coloured.quantize(4) if mode == "P" else coloured.convert(mode)
     options = {"quality": 95} if name.lower().endswith(("jpg", "jpeg", "webp")) else {}
-    decoded = decode(save(tmp_path, picture, name, **options))
+    decoded = loading.decode(save(tmp_path, picture, name, **options))
     assert decoded.mode == "RGB" and decoded.size == (16, 16)
     values = np.asarray(decoded).astype(int)
     assert np.abs(values[:, :6] - 40).max() <= 8
@@ -128,12 +121,18 @@ def test_any_mode_shows_the_same_picture(tmp_path: Path, name: str, mode: str) -
 
 def test_one_bit_and_sixteen_bit_and_float(tmp_path: Path) -> None:
     bits = grey_step().point(lambda level: 255 if level > 100 else 0).convert("1")
-    assert np.unique(np.asarray(decode(save(tmp_path, bits, "bits.png")))).tolist() == [0, 255]
+    assert np.unique(np.asarray(loading.decode(save(tmp_path, bits, "bits.png")))).tolist() == [0, 255]
     deep = Image.fromarray(np.asarray(grey_step()).astype(np.uint16) * 257)
-    assert np.array_equal(np.asarray(decode(save(tmp_path, deep, "deep.png")).convert("L")), np.asarray(grey_step()))
-    assert np.array_equal(np.asarray(decode(save(tmp_path, deep, "deep.tif")).convert("L")), np.asarray(grey_step()))
+    assert np.array_equal(
+        np.asarray(loading.decode(save(tmp_path, deep, "deep.png")).convert("L")), np.asarray(grey_step())
+    )
+    assert np.array_equal(
+        np.asarray(loading.decode(save(tmp_path, deep, "deep.tif")).convert("L")), np.asarray(grey_step())
+    )
     floats = Image.fromarray(np.asarray(grey_step()).astype(np.float32) / 255)
-    assert np.array_equal(np.asarray(decode(save(tmp_path, floats, "f.tif")).convert("L")), np.asarray(grey_step()))
+    assert np.array_equal(
+        np.asarray(loading.decode(save(tmp_path, floats, "f.tif")).convert("L")), np.asarray(grey_step())
+    )
 
 
 def test_transparent_parts_are_white(tmp_path: Path) -> None:
@@ -146,8 +145,8 @@ def test_transparent_parts_are_white(tmp_path: Path) -> None:
         save(tmp_path, clear.convert("LA"), "la.png"),
         save(tmp_path, Image.new("L", (8, 8), 7), "l.png", transparency=7),
     ):
-        assert decode(path).getpixel((6, 4)) == (255, 255, 255)
-    assert decode(tmp_path / "a.png").getpixel((1, 4)) == (10, 20, 30)
+        assert loading.decode(path).getpixel((6, 4)) == (255, 255, 255)
+    assert loading.decode(tmp_path / "a.png").getpixel((1, 4)) == (10, 20, 30)
 
 
 def test_exif_rotation_is_undone(tmp_path: Path) -> None:
@@ -155,7 +154,7 @@ def test_exif_rotation_is_undone(tmp_path: Path) -> None:
     exif[0x0112] = 6  # the camera was turned: the stored picture lies on its side
     picture = Image.new("RGB", (40, 20))
     picture.paste((255, 255, 255), (0, 0, 20, 20))
-    decoded = decode(save(tmp_path, picture, "turned.jpg", exif=exif, quality=95))
+    decoded = loading.decode(save(tmp_path, picture, "turned.jpg", exif=exif, quality=95))
     assert decoded.size == (20, 40)
     assert decoded.getpixel((10, 5))[0] > 240 and decoded.getpixel((10, 35))[0] < 15
 
@@ -163,13 +162,13 @@ def test_exif_rotation_is_undone(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
 def test_damaged_exif_does_not_lose_the_picture(tmp_path: Path) -> None:
     path = save(tmp_path, photo(20, 20), "odd.jpg", exif=b"Exif\x00\x00II*\x00\xff\xff\xff\xff broken")
-    assert decode(path).size == (20, 20)
+    assert loading.decode(path).size == (20, 20)
 
 
 def test_first_frame_of_an_animation(tmp_path: Path) -> None:
     frames = [Image.new("L", (8, 8), level) for level in (0, 255)]
     frames[0].save(tmp_path / "a.gif", save_all=True, append_images=frames[1:])
-    assert decode(tmp_path / "a.gif").getpixel((0, 0)) == (0, 0, 0)
+    assert loading.decode(tmp_path / "a.gif").getpixel((0, 0)) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("damage", ["truncated", "empty", "text", "missing", "folder"])
@@ -181,19 +180,19 @@ def test_broken_images_are_named(tmp_path: Path, damage: str) -> None:
         path.mkdir()
     elif damage != "missing":
         path.write_bytes({"truncated": content[: len(content) // 2], "empty": b"", "text": b"not an image"}[damage])
-    with pytest.raises(BrokenImage, match=r"x\.jpg") as caught:
-        decode(path)
+    with pytest.raises(loading.BrokenImage, match=r"x\.jpg") as caught:
+        loading.decode(path)
     assert caught.value.path == str(path)
     if damage == "truncated":
-        check_header(path)  # the header alone is sound
+        loading.check_header(path)  # the header alone is sound
     else:
-        with pytest.raises(BrokenImage):
-            check_header(path)
+        with pytest.raises(loading.BrokenImage):
+            loading.check_header(path)
 
 
 def test_floats_equal_torch_division() -> None:
     levels = torch.arange(256, dtype=torch.uint8).view(1, 16, 16).expand(3, -1, -1)
-    floats = to_floats([levels, levels.flip(-1)])
+    floats = loading.to_floats([levels, levels.flip(-1)])
     assert torch.equal(floats, torch.stack([levels, levels.flip(-1)]).float() / 255.0)
     assert floats.is_contiguous(memory_format=torch.channels_last)
 
@@ -204,13 +203,13 @@ def test_load_ahead_keeps_the_order(workers: int) -> None:
         time.sleep(0.002 * (item % 3))
         return item * item
 
-    assert list(load_ahead(slow, range(30), workers=workers)) == [item * item for item in range(30)]
+    assert list(loading.load_ahead(slow, range(30), workers=workers)) == [item * item for item in range(30)]
 
 
 def test_load_ahead_is_bounded_and_ends_its_threads() -> None:
     started: list[int] = []
     before = set(threading.enumerate())
-    results = load_ahead(lambda item: started.append(item) or item, range(1000), workers=2, ahead=3)
+    results = loading.load_ahead(lambda item: started.append(item) or item, range(1000), workers=2, ahead=3)
     assert set(threading.enumerate()) == before, "no thread before the first item is wanted"
     assert [next(results) for _ in range(5)] == [0, 1, 2, 3, 4]
     time.sleep(0.05)
@@ -228,7 +227,7 @@ def test_load_ahead_passes_errors_on_and_ends_its_threads() -> None:
     before = set(threading.enumerate())
     seen = []
     with pytest.raises(KeyError):
-        for item in load_ahead(fail, range(100), workers=2):
+        for item in loading.load_ahead(fail, range(100), workers=2):
             seen.append(item)
     assert seen == [0, 1, 2]
     assert set(threading.enumerate()) == before
@@ -236,4 +235,4 @@ def test_load_ahead_passes_errors_on_and_ends_its_threads() -> None:
 
 def test_negative_workers_are_refused() -> None:
     with pytest.raises(DriftgateError, match="workers"):
-        next(load_ahead(str, [1], workers=-1))
+        next(loading.load_ahead(str, [1], workers=-1))

@@ -39,7 +39,7 @@ def choose(runs: pd.DataFrame, models: Mapping[str, Facts]) -> tuple[pd.DataFram
     recipes = {name[-DIGITS:]: _recipe(model) for name, model in models.items() if model.get("training")}
     rows = {run.Index: run for run in runs.itertuples()}
     conditions = _completed(
-        {key: _without({**_stream(run), **recipes.get(run.model, {})}, varied) for key, run in rows.items()}
+        {key: _without({**stream_facts(run), **recipes.get(run.model, {})}, varied) for key, run in rows.items()}
     )
     splits = _completed({key: _known(shift=run.shift, split=run.protocol.split) for key, run in rows.items()})
     places = {key: " ".join((run.source, run.shift, _own_seed(run.model_id))) for key, run in rows.items()}
@@ -118,7 +118,7 @@ def _known(**facts: str | None) -> Facts:
     return {name: value for name, value in facts.items() if value}
 
 
-def _stream(run: Any) -> Facts:
+def stream_facts(run: Any) -> Facts:
     """What all runs of a table must share, whatever their method, pair, shift and seed, as far as the record tells."""
     protocol = run.protocol
     found: Facts = _known(
@@ -152,12 +152,13 @@ def _recipe(model: Facts) -> Facts:
 def differences(facts: Facts, kept: Facts) -> str:
     """``input size 64x64 instead of 112x112``: what of ``facts`` differs from what was kept."""
     names = [name for name in {**facts, **kept} if facts.get(name) != kept.get(name)]
-    shown = [f"{name} {_word(facts.get(name))} instead of {_word(kept.get(name))}" for name in names[:LONGEST_LIST]]
-    more = len(names) - len(shown)
-    return ", ".join([*shown, *([f"and {more} more"] if more else [])])
+    told = [f"{name} {shown(facts.get(name))} instead of {shown(kept.get(name))}" for name in names[:LONGEST_LIST]]
+    more = len(names) - len(told)
+    return ", ".join([*told, *([f"and {more} more"] if more else [])])
 
 
-def _word(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A setting as people read it."""
     return "none" if value is None else value if isinstance(value, str) else _text(value)
 
 

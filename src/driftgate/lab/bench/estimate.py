@@ -12,16 +12,16 @@ import logging
 import os
 import statistics
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
-from pathlib import Path
+from functools import lru_cache
+from itertools import islice
 from typing import Any
 
-import torch
-
-from driftgate.lab.bench.folder import SweepFolder, read_all, read_json
+from driftgate.lab.bench.folder import SweepFolder, read_all
 from driftgate.lab.bench.plan import Job, ModelJob, Plan, RunJob
+from driftgate.lab.bench.step_cost import Setting, loaded_model
 from driftgate.lab.bench.sweep import score_of, single_thread, summarise
 from driftgate.lab.data.datasets import few_per_class
 from driftgate.lab.pretrain import PretrainSettings
@@ -29,15 +29,14 @@ from driftgate.lab.pretrain import estimate as estimate_training
 from driftgate.methods import create
 from driftgate.models import SourceModel
 from driftgate.models.backbones import UNTRAINED, build_backbone
-from driftgate.models.statistics import SourceStatistics
-from driftgate.rng import seeded
 from driftgate.types import DriftgateError, Progress
 
 COSTLY = ("adapt_layers", "memory")
 """Settings that change the time of a step by a factor; the others hardly do."""
 
-Speeds = dict[Hashable, float | None]
-"""What takes as long a unit of work (``_kind``) -> seconds for it: a batch of a run, an image of an epoch."""
+Speeds = dict[Hashable, list[float]]
+"""What takes as long a unit of work (``_kind``) -> seconds that each job took for it: a batch of a run, an image of an
+epoch. Empty where it cannot be measured."""
 
 logger = logging.getLogger(__name__)
 
@@ -54,12 +53,14 @@ class Expected:
 
 def estimate_plan(plan: Plan, folder: SweepFolder, progress: Progress | None = None) -> list[Expected]:
     """Every job of the plan with the time it will take on one core; nothing is written."""
-    speeds = _known_speeds(folder)
+    speeds = known_speeds(folder)
     open_jobs = [job for job in plan.jobs if not folder.is_done(job)]
     found: dict[str, float | None] = {}
     for number, job in enumerate(open_jobs, 1):
-        with single_thread():
-            found[job.id] = _seconds(job, speeds)
+        if _kind(job) not in speeds:
+            with single_thread():
+                speeds[_kind(job)] = _measured(job)
+        found[job.id] = _seconds(job, speeds)
         if progress is not None:
             progress("estimating", number, len(open_jobs))
     batches = {job.id: work_units(job) for job in plan.runs}
@@ -68,67 +69,56 @@ def estimate_plan(plan: Plan, folder: SweepFolder, progress: Progress | None = N
 
 def total_seconds(expected: Iterable[Expected], workers: int) -> float | None:
     """Seconds until the last job is done; None if nothing is known of some."""
-    left = {item.job.id: item for item in expected if not item.done}
-    if any(item.seconds is None for item in left.values()):
-        return None
-    return makespan(
-        [item.job for item in left.values()], {key: item.seconds or 0.0 for key, item in left.items()}, workers
-    )
+    left = [item for item in expected if not item.done]
+    return makespan([item.job for item in left], {item.job.id: item.seconds for item in left}, workers)
 
 
-def makespan(jobs: Iterable[Job], seconds: Mapping[str, float], workers: int) -> float:
-    """When the last of ``jobs`` ends if models are trained first and a run waits for its model, on so many workers."""
+def makespan(jobs: Iterable[Job], seconds: Mapping[str, float | None], workers: int) -> float | None:
+    """When the last of ``jobs`` ends if models are trained first and a run waits for its model, on so many workers.
+
+    None where the ``seconds`` of one are not known.
+    """
     free = [0.0] * max(1, workers)
     ready: dict[str, float] = {}
     for job in sorted(jobs, key=lambda job: not isinstance(job, ModelJob)):
+        took = seconds[job.id]
+        if took is None:
+            return None
         start = heapq.heappop(free)
         if isinstance(job, RunJob):
             start = max(start, ready.get(job.model.id, 0.0))
-        ready[job.id] = start + seconds[job.id]
+        ready[job.id] = start + took
         heapq.heappush(free, ready[job.id])
     return max(free)
 
 
-def _known_speeds(folder: SweepFolder) -> Speeds:
+def known_speeds(folder: SweepFolder) -> Speeds:
     """Of whatever has run in the folder; records of other commands and versions tell nothing."""
-    seen: dict[Hashable, list[float]] = {}
+    speeds: Speeds = {}
     for record in folder.all_records():
-        try:
+        with suppress(KeyError):
             model, protocol = record["model"], record["protocol"]
             network = (model["backbone"], tuple(model["input_size"]))
-            kind = _kind(record["method"], network, record["settings"], protocol["batch_size"])
+            kind = _run_kind(record["method"], network, record["settings"], protocol["batch_size"])
             seconds = record["wall_seconds"] / protocol["batches"]
-        except KeyError:
-            continue
-        seen.setdefault(kind, []).append(seconds)
+            speeds.setdefault(kind, []).append(seconds)
     for facts in read_all(folder.models):
-        try:
+        with suppress(KeyError):
             network = (facts["backbone"], tuple(facts["input_size"]))
             seconds = facts["seconds"] / (facts["samples"] * facts["training"]["epochs"])
-        except KeyError:
-            continue
-        seen.setdefault(network, []).append(seconds)
-    return {key: statistics.fmean(values) for key, values in seen.items()}
+            speeds.setdefault(network, []).append(seconds)
+    return speeds
 
 
-def _kind(method: str, network: Hashable, settings: Mapping[str, Any], batch_size: int) -> Hashable:
+def _kind(job: Job) -> Hashable:
+    """What decides how long a job takes for a unit of work: the network (whose classes hardly do), and the method."""
+    model = job if isinstance(job, ModelJob) else job.model
+    network = (model.backbone, model.input_size or _own_size(model.backbone))
+    return network if isinstance(job, ModelJob) else _run_kind(job.method, network, job.settings, job.batch_size)
+
+
+def _run_kind(method: str, network: Hashable, settings: Mapping[str, Any], batch_size: int) -> Hashable:
     return method, network, batch_size, tuple(str(settings.get(name)) for name in COSTLY)
-
-
-def _seconds(job: Job, speeds: Speeds) -> float | None:
-    if isinstance(job, ModelJob):
-        kind, measure = _network(job), partial(_time_training, job)
-    else:
-        kind, measure = _kind(job.method, _network(job.model), job.settings, job.batch_size), partial(_time_step, job)
-    if kind not in speeds:
-        speeds[kind] = _measured(measure, job.label)
-    speed = speeds[kind]
-    return None if speed is None else speed * work_units(job)
-
-
-def _network(job: ModelJob) -> Hashable:
-    """What decides how long a network takes for an image; the number of classes hardly does."""
-    return job.backbone, job.input_size or _own_size(job.backbone)
 
 
 @lru_cache(maxsize=4)
@@ -137,30 +127,30 @@ def _own_size(backbone: str) -> tuple[int, int]:
     return build_backbone(backbone, weights=UNTRAINED).input_size
 
 
-def _measured(measure: Callable[[], float], label: str) -> float | None:
-    """What was measured; an estimate that fails says so and stops nothing."""
+def _seconds(job: Job, speeds: Speeds) -> float | None:
+    """What jobs of its kind took for as much work; if there are none, what any run or any training took."""
+    speed = speeds.get(_kind(job)) or speeds.get(type(job))
+    return statistics.fmean(speed) * work_units(job) if speed else None
+
+
+def _measured(job: Job) -> list[float]:
+    """Seconds for a unit of work; an estimate that fails says so and stops nothing."""
     try:
-        return measure()
+        return [_time_training(job) if isinstance(job, ModelJob) else _time_step(job)]
     except DriftgateError as error:
-        logger.warning("no estimate for %s: %s", label, error)
-        return None
+        logger.warning("no estimate for %s: %s", job.label, error)
+        return []
 
 
 def _time_step(job: RunJob) -> float:
     """Seconds of the second of two batches, loading included, on a network that knows nothing."""
     model = _untrained(job.model)
-    random, size = seeded(0), model.spec.feature_dim
-    model.statistics = SourceStatistics(
-        torch.randn(model.num_classes, size, generator=random), torch.zeros(size), torch.eye(size)
-    )
     method = create(job.method, model, **job.settings)
-    seconds = []
-    started = time.perf_counter()
-    for batch, _ in zip(job.open_stream(model.spec.image_size).batches(), range(2), strict=False):
+    moments = [time.perf_counter()]
+    for batch in islice(job.open_stream(model.spec.image_size).batches(), 2):
         method.step(batch.images)
-        seconds.append(time.perf_counter() - started)
-        started = time.perf_counter()
-    return seconds[-1]
+        moments.append(time.perf_counter())
+    return moments[-1] - moments[-2]
 
 
 def _time_training(job: ModelJob) -> float:
@@ -172,8 +162,7 @@ def _time_training(job: ModelJob) -> float:
 
 def _untrained(job: ModelJob) -> SourceModel:
     """The network without its weights, which decide nothing about time."""
-    names = job.open_data().class_names[: job.num_classes]
-    return SourceModel.build(job.backbone, names, input_size=job.input_size, weights=UNTRAINED)
+    return loaded_model(Setting(job.backbone, job.num_classes, job.input_size))
 
 
 _LENGTHS: dict[Hashable, int] = {}
@@ -225,15 +214,15 @@ class Watcher:
 
     def __init__(self, plan: Plan, folder: SweepFolder, workers: int) -> None:
         self.plan, self.folder, self.workers, self.since = plan, folder, max(1, workers), time.time()
-        self._units = {job.id: max(1, work_units(job)) for job in plan.jobs}
         self._ended: dict[str, dict[str, Any]] = {}  # what is kept of the results of finished jobs
         self._failed: set[str] = set()
+        self._speeds: Speeds = {}
         self.look()  # what was there before is no news
 
     def look(self) -> Snapshot:
-        """The sweep now."""
         news = self._news()
-        running = [report for report in self.folder.reports() if report["id"] in self._units]
+        ours = {job.id for job in self.plan.jobs}
+        running = [report for report in self.folder.reports() if report["id"] in ours]
         runs = [self._ended[job.id] for job in self.plan.runs if job.id in self._ended]
         return Snapshot(
             done=len(runs),
@@ -249,44 +238,36 @@ class Watcher:
 
     def _news(self) -> list[str]:
         """A line for each job that ended since the last look."""
-        records, failures, lines = _names(self.folder.records), _names(self.folder.failures), []
+        # A name in a list is cheaper than a file that is not there, and this is done twice a second.
+        places = (self.folder.records, self.folder.failures)
+        written = {name.removesuffix(".json") for place in places for name in os.listdir(place)}
+        lines = []
         for job in (job for job in self.plan.jobs if job.id not in self._ended):
-            if isinstance(job, RunJob):
-                facts = self.folder.record(job) if job.id in records else None
-            else:
-                done = self.folder.is_done(job)
-                facts = (read_json(self.folder.model_file(job).with_suffix(".json")) or {}) if done else None
+            if isinstance(job, RunJob) and job.id not in written:
+                continue
+            facts = self.folder.facts(job)
             if facts is not None:
-                took = facts.get("wall_seconds" if isinstance(job, RunJob) else "seconds")
-                self._ended[job.id] = {"took": took, **{key: facts.get(key) for key in KEPT}}
+                took, words = facts.get("wall_seconds" if isinstance(job, RunJob) else "seconds"), ""
+                if took is not None:
+                    words = f" ({took:.0f} s)"
+                    for kind in (_kind(job), type(job)):
+                        self._speeds.setdefault(kind, []).append(took / max(1, work_units(job)))
+                self._ended[job.id] = {key: facts.get(key) for key in KEPT}
                 self._failed.discard(job.id)
-                words = "" if took is None else f" ({took:.0f} s)"
                 lines.append(f"{job.label}{_result_words(job, facts)}{words}")
-            elif job.id in failures - self._failed:
-                failure = self.folder.failure(job)
-                if failure is not None and failure["time"] >= self.since:
-                    self._failed.add(job.id)
-                    lines.append(f"{job.label}: FAILED, {failure['error']}")
+            elif job.id not in self._failed and self.folder.state(job, self.since) == "failed":
+                self._failed.add(job.id)
+                lines.append(f"{job.label}: FAILED, {(self.folder.failure(job) or {}).get('error')}")
         return lines
 
     def _seconds_left(self, running: list[dict[str, Any]]) -> float | None:
         """Of each open job, what jobs of its kind took for as much work; less for those that are half done."""
-        speeds: dict[str | None, list[float]] = {}  # of each method; None for source models
-        for job in self.plan.jobs:
-            took = self._ended.get(job.id, {}).get("took")
-            if took is not None:
-                speeds.setdefault(getattr(job, "method", None), []).append(took / self._units[job.id])
-        means = {kind: statistics.fmean(values) for kind, values in speeds.items()}
-        of_runs = [mean for kind, mean in means.items() if kind is not None]
-        usual = statistics.fmean(of_runs) if of_runs else None
-        part_done = {report["id"]: report["done"] / max(report["total"], 1) for report in running}
+        part_left = {report["id"]: 1.0 - report["done"] / max(report["total"], 1) for report in running}
         left = [job for job in self.plan.jobs if job.id not in self._ended.keys() | self._failed]
         seconds = {}
         for job in left:
-            speed = means.get(None) if isinstance(job, ModelJob) else means.get(job.method, usual)
-            if speed is None:
-                return None
-            seconds[job.id] = speed * self._units[job.id] * (1.0 - part_done.get(job.id, 0.0))
+            took = _seconds(job, self._speeds)
+            seconds[job.id] = None if took is None else took * part_left.get(job.id, 1.0)
         return makespan(left, seconds, self.workers)
 
 
@@ -300,8 +281,3 @@ def _result_words(job: Job, facts: dict[str, Any]) -> str:
         return ": -" if score is None else f": {100 * score:.1f}"
     held = facts.get("held_out_accuracy")
     return "" if held is None else f", {100 * held:.1f} % on what was held out"
-
-
-def _names(folder: Path) -> set[str]:
-    """Names of the finished JSON files in a folder, without their ending."""
-    return {name.removesuffix(".json") for name in os.listdir(folder) if name.endswith(".json") and name[0] != "."}

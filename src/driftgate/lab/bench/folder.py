@@ -102,16 +102,20 @@ class SweepFolder:
         return "failed" if failure is not None and failure["time"] >= since else "open"
 
     def is_done(self, job: Job) -> bool:
-        """Whether the result of a job is there; a record that cannot be read is none, and the run is to be done."""
-        return self.model_file(job).exists() if isinstance(job, ModelJob) else self.record(job) is not None
+        return self.facts(job) is not None
+
+    def facts(self, job: Job) -> dict[str, Any] | None:
+        """The record of a finished run, or what stands beside a trained model; None for what is still to be done.
+
+        A record that cannot be read is none, and the run is to be done; a model is there without its facts.
+        """
+        file = self.result_file(job)
+        if isinstance(job, RunJob):
+            return read_json(file)
+        return (read_json(file.with_suffix(".json")) or {}) if file.exists() else None
 
     def failure(self, job: Job) -> dict[str, Any] | None:
-        """What went wrong the last time, if it did."""
         return read_json(self.failure_file(job))
-
-    def record(self, job: RunJob) -> dict[str, Any] | None:
-        """The record of a finished run."""
-        return read_json(self.result_file(job))
 
     def all_records(self) -> list[dict[str, Any]]:
         """Every record in the folder, of whatever run; what cannot be read is passed over."""
@@ -126,15 +130,8 @@ class SweepFolder:
         return None
 
     def fail(self, job: Job, error: str, traceback: str) -> None:
-        """Note that a job went wrong."""
-        facts = {
-            "id": job.id,
-            "error": error,
-            "traceback": traceback,
-            "time": time.time(),
-            "host": socket.gethostname(),
-        }
-        write_text(self.failure_file(job), json.dumps(facts, indent=2) + "\n")
+        facts = {"id": job.id, "error": error, "traceback": traceback, "host": socket.gethostname()}
+        write_text(self.failure_file(job), json.dumps({**facts, "time": time.time()}, indent=2) + "\n")
 
     def forget_failures(self, jobs: Iterable[Job], before: float) -> None:
         """Remove the notes of older failures of ``jobs``, which are done, also of those with other settings."""
@@ -146,16 +143,11 @@ class SweepFolder:
     @contextmanager
     def lock(self, digest: str) -> Iterator[bool]:
         """Hold a job's lock inside; answers False if somebody else holds it. The system frees a killed process's."""
-        lock = FileLock(self.locks / f"{short(digest)}.lock", timeout=0)
         try:
-            lock.acquire()
+            with FileLock(self.locks / f"{short(digest)}.lock", timeout=0):
+                yield True
         except Timeout:
             yield False
-            return
-        try:
-            yield True
-        finally:
-            lock.release()
 
     def report(self, job: Job, done: int, total: int, score: float | None = None) -> None:
         """Tell whoever looks how far a job is; its lock must be held."""

@@ -6,8 +6,7 @@ Each is given twice: by the paper's formula (section 3.7 of the paper), and as t
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 
@@ -26,8 +25,6 @@ TEACHER_PARAMETERS_PER_CLASS = FEATURE_DIM + 2
 """A class costs its direction, its norm and its bias in the weight-normed classifier."""
 FLOAT32_BYTES = 4
 MEASURED_QUEUE_ROWS = 64
-KIB = 1024.0
-"""The paper's KB."""
 
 
 @dataclass(frozen=True)
@@ -53,73 +50,46 @@ of a whole step on a GPU in half precision; the supplement does not give the bat
 
 @dataclass(frozen=True)
 class Footprint:
-    """Memory of one kind of knowledge transfer: values by the paper's formula, bytes of a real object."""
+    """Memory of one kind of knowledge transfer: values by the paper's formula, their bytes, bytes of a real object."""
 
     values: int
     measured_bytes: int
     how: str
-
-    @property
-    def formula_bytes(self) -> int:
-        """The formula's values as float32."""
-        return FLOAT32_BYTES * self.values
+    formula_bytes: int
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The footprints for C source classes, and what the paper prints for the same C; ``tied`` is not in the paper."""
+    """The footprints for a number of source classes.
 
-    num_classes: int
+    Attributes:
+        classes: C, the number of source classes.
+        gmm, tied, queue, teacher: what is compared; ``tied`` is not in the paper.
+        queue_bytes_per_sample: of a real queue.
+        ratio_to_queue, ratio_to_teacher: N_GMM / N_queue and N_GMM / N_COMET.
+        measured_ratio_to_queue, measured_ratio_to_teacher: the same of the bytes of real objects.
+        break_even_queue_length: samples from which on a queue is larger than the mixture, as driftgate stores both.
+        released_gmm_bytes: what the released code keeps, and the supplement measured: float64, full matrices.
+        tied_to_released: the tied mixture to that, in bytes.
+        released_break_even_queue_length: samples from which on a queue is larger than that.
+        paper: what the paper prints for the same C.
+    """
+
+    classes: int
     gmm: Footprint
     tied: Footprint
     queue: Footprint
     teacher: Footprint
     queue_bytes_per_sample: float
+    ratio_to_queue: float
+    ratio_to_teacher: float
+    measured_ratio_to_queue: float
+    measured_ratio_to_teacher: float
+    break_even_queue_length: int
     released_gmm_bytes: int
+    tied_to_released: float
+    released_break_even_queue_length: int
     paper: PaperFigures | None
-
-    @property
-    def ratio_to_queue(self) -> float:
-        """N_GMM / N_queue."""
-        return self.gmm.values / self.queue.values
-
-    @property
-    def ratio_to_teacher(self) -> float:
-        """N_GMM / N_COMET."""
-        return self.gmm.values / self.teacher.values
-
-    @property
-    def tied_to_released(self) -> float:
-        """The tied mixture to that of the released code, in bytes."""
-        return self.tied.measured_bytes / self.released_gmm_bytes
-
-    @property
-    def break_even(self) -> int:
-        """Samples from which on a queue is larger than the mixture, as driftgate stores both."""
-        return math.ceil(self.gmm.measured_bytes / self.queue_bytes_per_sample)
-
-    @property
-    def released_break_even(self) -> int:
-        """The same for the mixture as the released code stores it: float64, full matrices."""
-        return math.ceil(self.released_gmm_bytes / self.queue_bytes_per_sample)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Everything, ready for JSON."""
-        parts = {"gmm": self.gmm, "tied": self.tied, "queue": self.queue, "teacher": self.teacher}
-        return {
-            "classes": self.num_classes,
-            **{name: {**asdict(part), "formula_bytes": part.formula_bytes} for name, part in parts.items()},
-            "queue_bytes_per_sample": self.queue_bytes_per_sample,
-            "ratio_to_queue": self.ratio_to_queue,
-            "ratio_to_teacher": self.ratio_to_teacher,
-            "measured_ratio_to_queue": self.gmm.measured_bytes / self.queue.measured_bytes,
-            "measured_ratio_to_teacher": self.gmm.measured_bytes / self.teacher.measured_bytes,
-            "break_even_queue_length": self.break_even,
-            "released_gmm_bytes": self.released_gmm_bytes,
-            "tied_to_released": self.tied_to_released,
-            "released_break_even_queue_length": self.released_break_even,
-            "paper": asdict(self.paper) if self.paper else None,
-        }
 
 
 def gmm_values(num_classes: int, dim: int = REDUCED_DIM) -> int:
@@ -151,19 +121,32 @@ def compare(num_classes: int) -> Comparison:
     """The comparison for ``num_classes`` source classes."""
     if num_classes < 1:
         raise DriftgateError(f"Expected at least one class but got {num_classes}; name more.")
-    per_sample = measured_queue_row(num_classes)
+
+    def footprint(values: int, measured: int, how: str) -> Footprint:
+        return Footprint(values, measured, how, FLOAT32_BYTES * values)
+
+    per_sample, released = measured_queue_row(num_classes), released_gmm_bytes(num_classes)
+    gmm = footprint(gmm_values(num_classes), measured_gmm(num_classes), "a StreamingGMM after one update")
+    tied_bytes = measured_gmm(num_classes, covariance="tied")
     scaled = f"a RingQueue of {MEASURED_QUEUE_ROWS} samples, scaled to {QUEUE_LENGTH:,}"
+    queue = footprint(queue_values(num_classes), round(per_sample * QUEUE_LENGTH), scaled)
     copied = "a ModelCopy of a ResNet-50 with its batch norm statistics"
+    teacher = footprint(teacher_values(num_classes), measured_teacher(num_classes), copied)
     return Comparison(
-        num_classes=num_classes,
-        gmm=Footprint(gmm_values(num_classes), measured_gmm(num_classes), "a StreamingGMM after one update"),
-        tied=Footprint(
-            tied_values(num_classes), measured_gmm(num_classes, covariance="tied"), "the same with covariance tied"
-        ),
-        queue=Footprint(queue_values(num_classes), round(per_sample * QUEUE_LENGTH), scaled),
-        teacher=Footprint(teacher_values(num_classes), measured_teacher(num_classes), copied),
+        classes=num_classes,
+        gmm=gmm,
+        tied=footprint(tied_values(num_classes), tied_bytes, "the same with covariance tied"),
+        queue=queue,
+        teacher=teacher,
         queue_bytes_per_sample=per_sample,
-        released_gmm_bytes=released_gmm_bytes(num_classes),
+        ratio_to_queue=gmm.values / queue.values,
+        ratio_to_teacher=gmm.values / teacher.values,
+        measured_ratio_to_queue=gmm.measured_bytes / queue.measured_bytes,
+        measured_ratio_to_teacher=gmm.measured_bytes / teacher.measured_bytes,
+        break_even_queue_length=math.ceil(gmm.measured_bytes / per_sample),
+        released_gmm_bytes=released,
+        tied_to_released=tied_bytes / released,
+        released_break_even_queue_length=math.ceil(released / per_sample),
         paper=PAPER.get(num_classes),
     )
 

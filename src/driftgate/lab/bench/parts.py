@@ -8,7 +8,7 @@ from importlib import resources
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
 
 from driftgate.lab.data.datasets import DataSet
 from driftgate.lab.data.orders import Arrangement, Order, StreamShare
@@ -27,9 +27,12 @@ class Pair(BaseModel, frozen=True, extra="forbid"):
     source: str = Field(min_length=1)
     targets: tuple[str, ...] = ()
 
+    @model_validator(mode="before")
     @classmethod
-    def parse(cls, text: str) -> Pair:
+    def _read(cls, text: Any) -> Any:
         """``photo -> cartoon+sketch``, or ``photo`` alone for the usual targets."""
+        if not isinstance(text, str):
+            return text
         source, arrow, rest = text.partition("->")
         targets = tuple(name.strip() for name in rest.split("+")) if arrow else ()
         if not source.strip() or not all(targets) or "->" in rest:
@@ -38,7 +41,7 @@ class Pair(BaseModel, frozen=True, extra="forbid"):
             )
         if len(set(targets)) < len(targets):
             raise DriftgateError(f"Expected each target of a pair once but got {text!r}; leave out the second.")
-        return cls(source=source.strip(), targets=targets)
+        return {"source": source.strip(), "targets": targets}
 
     def resolve(self, data: DataSet) -> Pair:
         """The pair with the names of the data set, and the usual targets if it has none."""
@@ -66,6 +69,11 @@ class MethodEntry(BaseModel, frozen=True, extra="forbid"):
     preset: str | None = None
     settings: dict[str, Any] = Field(default_factory=dict)
     shifts: tuple[Shift, ...] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read(cls, name: Any) -> Any:
+        return {"name": name} if isinstance(name, str) else name
 
     @field_validator("settings")
     @classmethod

@@ -26,6 +26,7 @@ from driftgate.models import SourceModel
 from driftgate.models.backbones import UNTRAINED, check_backbone, check_weights
 from driftgate.models.layers import GROUPS, select_parameters
 from driftgate.shifts import ClassOrder, ClassSplit, Shift
+from driftgate.text import few
 from driftgate.types import DriftgateError
 
 DIGITS = 8
@@ -60,7 +61,6 @@ class ModelJob(BaseModel, frozen=True):
 
     @property
     def label(self) -> str:
-        """For people."""
         return f"{self.source} {self.num_classes} classes seed {self.seed}: source training"
 
     def open_data(self) -> DataSet:
@@ -106,12 +106,10 @@ class RunJob(BaseModel, frozen=True):
 
     @property
     def target(self) -> str:
-        """All targets as one text."""
         return "+".join(self.targets)
 
     @property
     def label(self) -> str:
-        """For people."""
         share = [] if self.unknown_share is None else [f"{self.unknown_share} unknown"]
         words = [*([] if self.variant is None else [self.variant]), *playing_words(self.playing.as_dict()), *share]
         told = f" ({', '.join(words)})" if words else ""
@@ -170,8 +168,11 @@ class Plan(NamedTuple):
     """All jobs of a suite; the models come first, each once."""
 
     suite: Suite
-    models: list[ModelJob]
     runs: list[RunJob]
+
+    @property
+    def models(self) -> list[ModelJob]:
+        return list({run.model.id: run.model for run in self.runs}.values())
 
     @property
     def jobs(self) -> list[Job]:
@@ -206,7 +207,6 @@ def make_plan(
         raise DriftgateError(f"Expected a limit of at least one batch but got {limit}; leave it out for all.")
     data = open_cached(suite.data, None if root is None else str(root))
     planner = _Planner(suite, data, root, limit or suite.limit, quick_training, study)
-    models: dict[str, ModelJob] = {}
     runs: dict[str, RunJob] = {}
     pairs = list(dict.fromkeys(pair.resolve(data) for pair in suite.pairs))
     variants = (BASELINE,) if study is None else study.variants
@@ -217,7 +217,7 @@ def make_plan(
         for share, entry, variant in product(planner.shares(shift), entries, variants):
             if entry.runs_under(shift):
                 run = planner.run_job(source, pair, entry, shift=shift, seed=seed, variant=variant, share=share)
-                models[source.id], runs[run.id] = source, run
+                runs[run.id] = run
     if not runs:
         raise DriftgateError(
             f"Expected at least one run but suite {suite.name} has none of "
@@ -225,7 +225,7 @@ def make_plan(
             + ("; unknown shares need ODA or OPDA." if suite.unknown_shares else "; name others of them.")
         )
     _check_layers(suite, runs.values())
-    return Plan(suite, list(models.values()), list(runs.values()))
+    return Plan(suite, list(runs.values()))
 
 
 def _check_layers(suite: Suite, runs: Iterable[RunJob]) -> None:
@@ -240,10 +240,8 @@ def _check_layers(suite: Suite, runs: Iterable[RunJob]) -> None:
 
 
 def merge_plans(plans: Sequence[Plan]) -> Plan:
-    """Several plans of one suite as one: each model once."""
-    models = {job.id: job for plan in plans for job in plan.models}
-    runs = {job.id: job for plan in plans for job in plan.runs}
-    return Plan(plans[0].suite, list(models.values()), list(runs.values()))
+    """Several plans of one suite as one."""
+    return Plan(plans[0].suite, list({job.id: job for plan in plans for job in plan.runs}.values()))
 
 
 @dataclass(frozen=True)
@@ -384,8 +382,8 @@ def _given_model(job: ModelJob, path: Path, shift: Shift) -> ModelJob:
     wanted = job.open_data().class_names[: job.num_classes]
     if tuple(model.spec.class_names) != tuple(wanted):
         raise DriftgateError(
-            f"Expected a model for the {len(wanted)} source classes of {shift.value} ({', '.join(wanted[:5])} ...) but "
-            f"{path} knows {model.num_classes} ({', '.join(model.spec.class_names[:5])} ...); choose --shifts it fits."
+            f"Expected a model for the {len(wanted)} source classes of {shift.value} ({few(wanted, 5)}) but "
+            f"{path} knows {model.num_classes} ({few(model.spec.class_names, 5)}); choose --shifts it fits."
         )
     facts = {"backbone": model.spec.backbone, "input_size": model.spec.image_size, "training": {"epochs": 0}}
     named = {"id": make_id([path.stem], digest), "digest": digest, "given": str(path.absolute()), "seed": 0}

@@ -72,7 +72,7 @@ class Results:
 
     name: str
     info: dict[str, Any] = field(default_factory=dict)
-    rows: list[dict[str, Any]] = field(default_factory=list, repr=False)
+    rows: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)
     frame: pd.DataFrame = field(default_factory=pd.DataFrame)
     failures: list[Failure] = field(default_factory=list)
     models: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -133,8 +133,8 @@ def runs_frame(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
 
 def _finish(suite: Results) -> None:
     """Make the frame, and keep what does not fit together from the tables."""
-    suite.frame = runs_frame(suite.rows)
-    suite.rows = []
+    suite.frame = runs_frame(list(suite.rows.values()))
+    suite.rows = {}
     done = set(suite.frame.id) | set(suite.models)
     # The note of a failure stays behind when the job is done again and succeeds.
     suite.failures = [failure for failure in suite.failures if failure.id not in done]
@@ -169,10 +169,11 @@ def _read_folder(folder: Path, suites: dict[str, Results]) -> None:
     own.warnings += problems
     for row in rows:
         suite = suites.setdefault(row["suite"], Results(row["suite"]))
-        suite.rows.append(row)
         suite.definitions.update(definitions)
-    for suite in suites.values():
-        _without_repetitions(suite)
+        if row["id"] in suite.rows:
+            suite.warnings.append(f"{row['id']} repeats a run that is there already; left out")
+        else:
+            suite.rows[row["id"]] = row
     for path, document in _documents(json_files(folder / "failures"), own.warnings):
         facts = (document.get(key, other) for key, other in (("error", "no reason given"), ("traceback", "")))
         own.failures.append(Failure(str(document.get("id", path.stem)), *map(str, facts)))
@@ -182,16 +183,6 @@ def _read_folder(folder: Path, suites: dict[str, Results]) -> None:
             own.models[path.stem] = document
         except ValidationError as error:
             own.warnings.append(f"{path} describes no model and was left out: {_wrong(error)}")
-
-
-def _without_repetitions(suite: Results) -> None:
-    found: dict[str, dict[str, Any]] = {}
-    for row in suite.rows:
-        if row["id"] in found:
-            suite.warnings.append(f"{row['id']} repeats a run that is there already; left out")
-        else:
-            found[row["id"]] = row
-    suite.rows = list(found.values())
 
 
 def _documents(paths: Sequence[Path], problems: list[str]) -> Iterator[tuple[Path, dict[str, Any]]]:

@@ -32,11 +32,6 @@ class Summary(NamedTuple):
     low: float = math.nan
     high: float = math.nan
 
-    @property
-    def half_width(self) -> float:
-        """Half the interval."""
-        return (self.high - self.low) / 2
-
 
 class Comparison(NamedTuple):
     """First minus second over the units both have: its summary, and two-sided p-values (NaN where none is fit).

@@ -13,16 +13,19 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
 from multiprocessing import get_context
-from multiprocessing.connection import Connection
+from multiprocessing.managers import BaseManager, RemoteError
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
 
+from driftgate.lab.bench.sweep import end_with_owner
 from driftgate.methods import MethodSettings, create, get_method, resolve_settings
 from driftgate.models import UNTRAINED, SourceModel
 from driftgate.models.normalization import BatchNorm, batch_statistics
@@ -56,7 +59,7 @@ class Setting:
 
     backbone: str
     num_classes: int
-    input_size: tuple[int, int]
+    input_size: tuple[int, int] | None = None
     batch_size: int = 64
     weights: str = UNTRAINED
 
@@ -73,13 +76,6 @@ class Cost:
     def median_seconds(self) -> float:
         return statistics.median(self.seconds)
 
-    def time_ratio(self, other: Cost) -> float:
-        """How many times as long as ``other`` a step takes: the median over the rounds, each with its own ratio.
-
-        A slow spell of the machine hits the steps of one round alike and leaves their ratio as it is.
-        """
-        return statistics.median(mine / theirs for mine, theirs in zip(self.seconds, other.seconds, strict=True))
-
     @property
     def peak_bytes(self) -> int:
         return max(self.peaks)
@@ -90,18 +86,6 @@ def method_stepper(model: SourceModel, *, name: str, settings: dict[str, Any], i
     for module in imports:
         import_module(module)
     return create(name, model, **settings).step
-
-
-def bare_stepper(model: SourceModel) -> Stepper:
-    """Forward and backward of two views and nothing else: the least a method with two views can cost."""
-
-    def step(images: Tensor) -> None:
-        with batch_statistics(model, len(images)):
-            outputs = [model(images), model(images)]
-        torch.autograd.backward(sum(output.logits.sum() + output.features.sum() for output in outputs))
-        model.zero_grad(set_to_none=True)
-
-    return step
 
 
 def measure(
@@ -122,78 +106,63 @@ def measure(
     if not reset_peak_memory():
         raise DriftgateError("Expected Linux to measure peak memory but this system does not tell it; run it there.")
     costs = {label: Cost(label) for label in configurations}
-    opener = open_model or partial(loaded_model, setting)
-    with _workers(configurations, opener, setting.batch_size, cpu_time=cpu_time) as workers:
-        for turn in range(warmup + steps):
-            for label, worker in workers.items():
-                worker.send("step")
-                seconds, peak = _receive(label, worker)
-                if turn >= warmup:
-                    costs[label].seconds.append(seconds)
-                costs[label].peaks.append(peak)
-                if on_step is not None:
-                    on_step(label, turn + 1, warmup + steps)
+    given = (open_model or partial(loaded_model, setting), setting.batch_size, cpu_time, os.getpid())
+    with ExitStack() as stack:
+        stack.enter_context(patch.dict(os.environ, QUIET_THREADS))  # a spawned process reads it at its start
+        workers: dict[str, Any] = {}
+        for label, build in configurations.items():
+            with _told_of_its_end(label):
+                process: Any = stack.enter_context(_Process(ctx=get_context("spawn")))
+                workers[label] = process.worker(build, *given)  # one loads after another
+        for turn, (label, worker) in product(range(1, warmup + steps + 1), workers.items()):
+            with _told_of_its_end(label):
+                seconds, peak = worker.step()
+            costs[label].seconds += [seconds] if turn > warmup else []
+            costs[label].peaks.append(peak)
+            if on_step is not None:
+                on_step(label, turn, warmup + steps)
     return list(costs.values())
 
 
 @contextmanager
-def _workers(
-    configurations: dict[str, Builder], opener: Opener, batch_size: int, *, cpu_time: bool
-) -> Iterator[dict[str, Connection]]:
-    context = get_context("spawn")
-    before = {name: os.environ.get(name) for name in QUIET_THREADS}
-    os.environ.update(QUIET_THREADS)  # a spawned process reads it at its start
-    processes, connections = [], {}
+def _told_of_its_end(label: str) -> Iterator[None]:
     try:
-        for label, build in configurations.items():
-            mine, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(build, opener, batch_size, theirs, cpu_time), daemon=True)
-            process.start()
-            theirs.close()  # or its end would not be heard
-            processes.append(process)
-            connections[label] = mine
-            _receive(label, mine)  # one loads after another
-        yield connections
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-        for process in processes:
-            process.terminate()
-            process.join()
-
-
-def _receive(label: str, worker: Connection) -> Sequence[Any]:
-    try:
-        answer: Sequence[Any] = worker.recv()
-    except EOFError as error:
+        yield
+    except (RemoteError, EOFError, ConnectionError) as error:
         raise DriftgateError(
             f"Expected a step of {label!r} but its process ended; it may have run out of memory."
         ) from error
-    return answer
 
 
-def _serve(build: Builder, opener: Opener, batch_size: int, connection: Connection, cpu_time: bool) -> None:
-    """The worker: load, then a step whenever asked."""
-    model = opener()
-    loaded = resident_memory() or 0
-    make_sure(model, batch_size)
-    step = build(model)
-    generator, clock = seeded(0), time.process_time if cpu_time else time.perf_counter
-    connection.send(())
-    while True:
-        connection.recv()
-        images = torch.rand(batch_size, *model.spec.shape, generator=generator)
+class _Worker:
+    """A model and its stepper, in a process of their own."""
+
+    def __init__(self, build: Builder, opener: Opener, batch_size: int, cpu_time: bool, owner: int) -> None:
+        end_with_owner(owner)
+        self.model, self.generator = opener(), seeded(0)
+        self.loaded = resident_memory() or 0
+        self.shape = (batch_size, *self.model.spec.shape)
+        self.clock = time.process_time if cpu_time else time.perf_counter
+        make_sure(self.model, batch_size)
+        self.take_step = build(self.model)
+
+    def step(self) -> tuple[float, int]:
+        """Seconds of a step, and its peak memory above that of the loaded model."""
+        images = torch.rand(self.shape, generator=self.generator)
         reset_peak_memory()
-        started = clock()
-        step(images)
-        seconds = clock() - started
-        answer = (seconds, peak_memory() - loaded)
+        started = self.clock()
+        self.take_step(images)
+        measured = self.clock() - started, peak_memory() - self.loaded
         del images
         give_back_memory()  # the next process needs it
-        connection.send(answer)
+        return measured
+
+
+class _Process(BaseManager):
+    """The process of a worker; ``worker`` makes it there."""
+
+
+_Process.register("worker", _Worker)
 
 
 def loaded_model(setting: Setting) -> SourceModel:

@@ -9,10 +9,10 @@ import re
 from collections.abc import Iterable, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
-from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
 
 from driftgate.lab.bench.parts import ClassNames, MethodEntry, Pair, Playing, check_shares, parse_shares
 from driftgate.lab.data.datasets import DATASETS
@@ -32,6 +32,29 @@ SMALLEST_SIDE = 8
 LARGEST_SEED = 2**63 - 1
 MOST_SEEDS, LONGEST_SEEDS = 10_000, 100_000
 """Seeds of a suite, and letters that name them; ``seeds: 9999999999`` would fill all memory."""
+
+
+def _several(value: Any) -> Any:
+    """A list, also of a single thing that was written without one."""
+    if not isinstance(value, list | tuple | str | dict):
+        raise ValueError("expected one or a list of them")
+    return [value] if isinstance(value, str | dict) else value
+
+
+def _read_seeds(value: Any) -> Any:
+    """A number of seeds means the first ones."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        return value
+    if value > MOST_SEEDS:
+        raise ValueError(f"expected at most {MOST_SEEDS} seeds")
+    return range(value)
+
+
+def _read_shares(value: Any) -> Any:
+    return parse_shares(str(value)) if isinstance(value, str | int | float) else check_shares(_several(value))
+
+
+Several = BeforeValidator(_several)
 
 
 class Suite(BaseModel, frozen=True, extra="forbid"):
@@ -63,13 +86,13 @@ class Suite(BaseModel, frozen=True, extra="forbid"):
     data: str
     backbone: str = "lite0"
     weights: str | None = None
-    input_size: tuple[int, int] | None = None
-    pairs: tuple[Pair, ...] = Field(min_length=1)
+    input_size: Annotated[tuple[int, int] | None, BeforeValidator(lambda n: (n, n) if isinstance(n, int) else n)] = None
+    pairs: Annotated[tuple[Pair, ...], Several] = Field(min_length=1)
     shifts: tuple[Shift, ...] = Field(default=tuple(Shift), min_length=1)
     splits: dict[Shift, str] = Field(default_factory=dict)
     classes: ClassNames | None = None
     class_order: ClassOrder = "shared-first"
-    methods: tuple[MethodEntry, ...] = Field(min_length=1)
+    methods: Annotated[tuple[MethodEntry, ...], Several] = Field(min_length=1)
     batch_size: int = Field(default=64, ge=1)
     drop_last: bool = False
     limit: int | None = Field(default=None, ge=1)
@@ -77,37 +100,10 @@ class Suite(BaseModel, frozen=True, extra="forbid"):
     concentration: float = Field(default=0.1, gt=0.0)
     arrangement: Arrangement = "mixed"
     repeat: int = Field(default=1, ge=1)
-    unknown_shares: tuple[str, ...] = ()
-    seeds: tuple[int, ...] = Field(default=(0, 1, 2), min_length=1)
+    unknown_shares: Annotated[tuple[str, ...], BeforeValidator(_read_shares)] = ()
+    seeds: Annotated[tuple[int, ...], BeforeValidator(_read_seeds)] = Field(default=(0, 1, 2), min_length=1)
     source_per_seed: bool = False
     training: dict[str, Any] = Field(default_factory=dict)
-
-    @field_validator("pairs", mode="before")
-    @classmethod
-    def _read_pairs(cls, value: Any) -> Any:
-        return tuple(Pair.parse(item) if isinstance(item, str) else item for item in _several(value))
-
-    @field_validator("methods", mode="before")
-    @classmethod
-    def _read_methods(cls, value: Any) -> Any:
-        return tuple({"name": item} if isinstance(item, str) else item for item in _several(value))
-
-    @field_validator("seeds", mode="before")
-    @classmethod
-    def _read_seeds(cls, value: Any) -> Any:
-        if isinstance(value, int) and value > MOST_SEEDS:
-            raise ValueError(f"expected at most {MOST_SEEDS} seeds")
-        return tuple(range(value)) if isinstance(value, int) and not isinstance(value, bool) else value
-
-    @field_validator("input_size", mode="before")
-    @classmethod
-    def _read_size(cls, value: Any) -> Any:
-        return (value, value) if isinstance(value, int) else value
-
-    @field_validator("unknown_shares", mode="before")
-    @classmethod
-    def _read_shares(cls, value: Any) -> Any:
-        return parse_shares(str(value)) if isinstance(value, str | int | float) else check_shares(_several(value))
 
     @model_validator(mode="after")
     def _check(self) -> Suite:
@@ -141,11 +137,9 @@ class Suite(BaseModel, frozen=True, extra="forbid"):
 
     @property
     def playing(self) -> Playing:
-        """How the streams are played."""
         return Playing(**self.model_dump(include=set(Playing.model_fields)))
 
     def training_settings(self, seed: int) -> PretrainSettings:
-        """The recipe of the source models."""
         return PretrainSettings.for_dataset(self.data, **self.training, seed=seed)
 
     def entry(self, method: str) -> MethodEntry:
@@ -200,12 +194,11 @@ class Suite(BaseModel, frozen=True, extra="forbid"):
         """
         changes: dict[str, Any] = {}
         if methods:
-            known = {entry.name: entry for entry in self.methods}
-            changes["methods"] = [known.get(name, MethodEntry(name=name)).model_dump() for name in methods]
+            changes["methods"] = [self.entry(name).model_dump() for name in methods]
         if shifts:
             changes["shifts"] = [shift.upper() for shift in shifts]
         if pairs:
-            chosen = [pair for text in pairs for pair in self._pairs_like(Pair.parse(text))]
+            chosen = [pair for text in pairs for pair in self._pairs_like(Pair.model_validate(text))]
             changes["pairs"] = [pair.model_dump() for pair in dict.fromkeys(chosen)]
         if seeds is not None:
             changes["seeds"] = parse_seeds(seeds)
@@ -240,11 +233,6 @@ class Suite(BaseModel, frozen=True, extra="forbid"):
             else:
                 entries[method]["settings"] = {**entries[method]["settings"], setting: _yaml(value, text)}
         return self.changed(methods=list(entries.values()), training=training)
-
-    def with_precision(self, precision: str) -> Suite:
-        """With source training and every method in that precision."""
-        places = [TRAINING, *(entry.name for entry in self.methods)]
-        return self.with_settings([f"{place}.precision={precision}" for place in places])
 
     def changed(self, **changes: Any) -> Suite:
         """The same suite with other values, checked again."""
@@ -301,15 +289,6 @@ def parse_suite(document: Any, origin: str) -> Suite:
         raise DriftgateError(f"Expected a suite in {origin} but {problems(error, _known)}; mend it there.") from error
     except (DriftgateError, TypeError, RecursionError) as error:
         raise DriftgateError(f"Expected a suite in {origin} but: {error}; mend it there.") from error
-
-
-def _several(value: Any) -> list[Any] | tuple[Any, ...]:
-    """A list, also of a single thing that was written without one."""
-    if isinstance(value, str | dict):
-        return [value]
-    if not isinstance(value, list | tuple):
-        raise ValueError("expected one or a list of them")
-    return value
 
 
 def _yaml(text: str, origin: str) -> Any:

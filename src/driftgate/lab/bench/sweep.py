@@ -15,7 +15,7 @@ import statistics
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -93,18 +93,14 @@ def check_backend(backend: str) -> Backend:
     if backend not in get_args(Backend):
         raise DriftgateError(f"Expected a backend out of {', '.join(get_args(Backend))} but got {backend!r}; name one.")
     if backend == "ray":
-        _register_ray()
+        try:
+            ray, ray_joblib = importlib.import_module("ray"), importlib.import_module("ray.util.joblib")
+        except ImportError as error:
+            raise DriftgateError("Backend ray needs Ray, which is missing; pip install 'driftgate[ray]'.") from error
+        if not ray.is_initialized():
+            ray.init(ignore_reinit_error=True, log_to_driver=False)
+        ray_joblib.register_ray()
     return backend  # type: ignore[return-value]  # just checked
-
-
-def _register_ray() -> None:
-    try:
-        ray, ray_joblib = importlib.import_module("ray"), importlib.import_module("ray.util.joblib")
-    except ImportError as error:
-        raise DriftgateError("Backend ray needs Ray, which is missing; pip install 'driftgate[ray]'.") from error
-    if not ray.is_initialized():
-        ray.init(ignore_reinit_error=True, log_to_driver=False)
-    ray_joblib.register_ray()
 
 
 def default_workers(backend: str) -> int:
@@ -145,7 +141,7 @@ def run_sweep(
         for job in plan.jobs
         if folder.state(job, sweep.since) == "failed"
     }
-    records = [record for job in plan.runs if (record := folder.record(job)) is not None]
+    records = [record for job in plan.runs if (record := folder.facts(job)) is not None]
     return SweepResult(records, failures, time.perf_counter() - started)
 
 
@@ -153,7 +149,7 @@ def _in_order(pending: Sequence[Job], folder: SweepFolder) -> list[Job]:
     """Models, then what can be done now; runs of models nobody has trained yet come last, when these may be there."""
 
     def turn(job: Job) -> int:
-        return 0 if isinstance(job, ModelJob) else 1 if folder.is_done(job.model) else 2
+        return 0 if isinstance(job, ModelJob) else 1 if folder.model_file(job.model).exists() else 2
 
     return sorted(pending, key=turn)
 
@@ -195,7 +191,7 @@ def _in_parallel(jobs: Sequence[Job], sweep: Sweep, workers: int, backend: Backe
 
 def work(job: Job, sweep: Sweep) -> None:
     """Do ``job`` unless it is done or somebody else is at it; the result is a file, and so is a failure."""
-    _end_with_owner(sweep.owner)
+    end_with_owner(sweep.owner)
     folder = SweepFolder(sweep.path)
     with folder.lock(job.digest) as mine:
         if not mine or folder.state(job, sweep.since) != "open":
@@ -227,7 +223,7 @@ _watched: set[int] = set()
 """Owners whose end this process is waiting for."""
 
 
-def _end_with_owner(owner: int | None) -> None:
+def end_with_owner(owner: int | None) -> None:
     """Let a worker end as soon as the process that started it is gone: a killed sweep must not go on in secret.
 
     At once and without a word, for nothing that is half done is ever seen: files are renamed when they are whole, and
@@ -258,18 +254,15 @@ def single_thread() -> Iterator[None]:
 
 
 class Reporter:
-    """Tells how far a job is, not too often."""
+    """Tells how far a job is, and its score so far, but not too often."""
 
     def __init__(self, folder: SweepFolder, job: Job) -> None:
-        self.folder, self.job, self._last = folder, job, 0.0
+        self.folder, self.job, self._last = folder, job, -math.inf
 
-    def due(self) -> bool:
-        """Whether it is time for a report."""
-        return time.monotonic() - self._last >= REPORT_SECONDS
-
-    def __call__(self, done: int, total: int, score: float | None = None) -> None:
-        self._last = time.monotonic()
-        self.folder.report(self.job, done, total, score)
+    def __call__(self, done: int, total: int, score: Callable[[], float | None] = lambda: None) -> None:
+        if time.monotonic() - self._last >= REPORT_SECONDS:
+            self._last = time.monotonic()
+            self.folder.report(self.job, done, total, score())
 
 
 def _model_is_ready(job: RunJob, folder: SweepFolder, sweep: Sweep) -> bool:
@@ -297,7 +290,7 @@ def train(job: ModelJob, folder: SweepFolder, reporter: Reporter, device: str = 
         PretrainSettings(**job.training),
         workers=0,
         checkpoint=folder.checkpoint_file(job),
-        on_step=lambda step: reporter(step.step, step.steps) if reporter.due() else None,
+        on_step=lambda step: reporter(step.step, step.steps),
     )
     facts = {
         **job.model_dump(include={"id", "source", "num_classes", "seed", "data", "backbone", "training", "per_class"}),
@@ -336,8 +329,7 @@ def _stream(job: RunJob, folder: SweepFolder, reporter: Reporter, device: str) -
     def on_batch(log: StreamLog) -> None:
         nonlocal batches
         batches += 1
-        if reporter.due():
-            reporter(len(log), total, score_so_far(log, split))
+        reporter(len(log), total, lambda: score_so_far(log, split))
 
     protocol = {
         **{"data": job.model.data, "source": job.source, "target": list(job.targets), "seed": job.seed},

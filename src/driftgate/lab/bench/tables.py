@@ -179,22 +179,15 @@ def cells(rows: Groups, columns: Sequence[Column], paper: PublishedSuite | None 
     found = []
     for place, column in enumerate(columns):
         parts = _parts(column, everything)
-        lines = _column(score_cube(rows, parts, seeds, "score"), seeds)
-        released = _column(score_cube(rows, parts, seeds, "score_as_released"), seeds)
-        for (key, runs), line, theirs in zip(rows.items(), lines, released, strict=True):
-            line |= {
-                "row": key,
-                "column": place,
-                **column._asdict(),
-                "published": math.nan,
-                "mean_as_released": math.nan,
-            }
-            if paper is not None:
-                line["published"] = paper.average(key, [(p.shift or "", p.source or "", p.target or "") for p in parts])
-                # Where a run has a score but does not tell this one, the mean would be of other runs.
-                told = not runs.empty and theirs["runs"] == line["runs"]
-                line["mean_as_released"] = theirs["mean"] if told else math.nan
-            found.append(line)
+        lines, released = (_column(score_cube(rows, parts, seeds, value)) for value in ("score", "score_as_released"))
+        for key, line, theirs in zip(rows, lines, released, strict=True):
+            named = {"row": key, "column": place, **column._asdict()}
+            asked = [(part.shift or "", part.source or "", part.target or "") for part in parts]
+            published = None if paper is None else paper.average(key, asked)
+            # Where a run has a score but does not tell this one, the mean would be of other runs.
+            told = paper is not None and theirs["runs"] == line["runs"]
+            counted = theirs["mean"] if told else math.nan
+            found.append({**line, **named, "published": published, "mean_as_released": counted})
     frame = pd.DataFrame(found).astype({"published": float})
     frame["difference"] = (frame["mean"] - frame.published).where(frame.missing_cells == 0)
     return frame
@@ -221,7 +214,7 @@ def score_cube(rows: Groups, parts: Sequence[Column], seeds: Sequence[int], valu
     return cube
 
 
-def _column(cube: Array, seeds: Sequence[int]) -> list[dict[str, Any]]:
+def _column(cube: Array) -> list[dict[str, Any]]:
     """The numbers of a column of cells out of (rows, parts, seeds)."""
     there = np.isfinite(cube)
     runs = there.sum(axis=(1, 2))

@@ -4,7 +4,7 @@ torch takes seconds to import, so commands import what they need when they run: 
 """
 
 # A command is known once its file is imported.
-from driftgate.lab.cli import adapt, bench, cost, data, demo, export, inspect, report, serve, train, watch  # noqa: F401
+from driftgate.lab.cli import adapt, bench, data, demo, export, inspect, report, serve, train  # noqa: F401
 from driftgate.lab.cli.app import app, main
 
 __all__ = ["app", "main"]

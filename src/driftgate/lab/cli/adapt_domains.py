@@ -23,6 +23,7 @@ from driftgate.shifts import ClassSplit
 from driftgate.stream import LONG_STREAM, run_stream
 from driftgate.types import DriftgateError
 
+PLAYING = ("order", "concentration", "arrangement", "repeat")
 RECORD, PROGRESS, GUARD = "record.json", "progress.safetensors", "guard"
 SHARES = {
     "true": "of unknown samples in the stream",
@@ -43,7 +44,6 @@ def adapt_domains(choice: Choice, data: DataOptions, played: StreamOptions, run:
         raise DriftgateError("Expected --guard without --resume: what it knows is in no checkpoint; leave one out.")
     if run.resume and run.max_delay is not None:
         raise DriftgateError("Expected --max-delay without --resume: learning hangs on the clock; leave one out.")
-    choice.check_file()
     checkpoint = None if run.out is None else experiment.progress_file(run.out / PROGRESS, run.resume)
     checkpoint = None if played.guard or run.max_delay is not None else checkpoint
     stream, classes, source = open_stream(choice, data, played, run)
@@ -93,15 +93,12 @@ def open_stream(
         batch_size=run.batch_size,
         seed=run.seed,
         drop_last=played.drop_last,
-        order=played.order,  # type: ignore[arg-type]  # it checks the names itself
-        concentration=played.concentration,
-        arrangement=played.arrangement,  # type: ignore[arg-type]
-        repeat=played.repeat,
         unknown_share=share,
         strict=played.strict,
         workers=run.workers,
         limit=played.limit,
         pin=source.mean.device.type == "cuda",
+        **{name: getattr(played, name) for name in PLAYING},
     )
     return stream, classes, source
 
@@ -123,10 +120,8 @@ def _protocol(
         "seed": run.seed,
         "batch_size": run.batch_size,
         "drop_last": played.drop_last,
-        "order": played.order,
+        **{name: getattr(played, name) for name in PLAYING},
         "concentration": played.concentration if played.order == "dirichlet" else None,
-        "arrangement": played.arrangement,
-        "repeat": played.repeat,
         "unknown_share": played.unknown_share and str(StreamShare.parse(played.unknown_share)),
         "limit": played.limit,
         "compile": played.compile_backbone,

@@ -10,7 +10,6 @@ import typer
 from driftgate.lab.cli import options
 from driftgate.lab.cli.app import app
 from driftgate.lab.cli.console import kibibytes, make_table, note, output, percent, print_json
-from driftgate.lab.cli.sweeping import do_plan, end_with_failures
 
 
 @app.command(epilog="Example: [bold]driftgate demo --seeds 1 --out runs/demo[/bold]")
@@ -35,6 +34,7 @@ def demo(
     import joblib
 
     from driftgate.lab.bench.folder import SweepFolder
+    from driftgate.lab.cli.sweeping import do_plan, end_with_failures
     from driftgate.lab.demo import demo_plan, finish_demo
 
     plan = demo_plan(seeds, limit)
@@ -52,18 +52,8 @@ def demo(
 
 def _print_table(result: Any, seeds: int) -> None:
     title = f"Rendered digits -> handwritten digits (MNIST), {seeds} seed{'s' if seeds > 1 else ''}; scores in %"
-    heads = (
-        "shift",
-        "method",
-        "score",
-        "best\nthreshold",
-        "AUROC",
-        "1st\nhalf",
-        "2nd\nhalf",
-        "ms a\nbatch",
-        "state\nKiB",
-    )
-    table = make_table(title, heads, left=("shift", "method"))
+    numbers = ("score", "best\nthreshold", "AUROC", "1st\nhalf", "2nd\nhalf", "ms a\nbatch", "state\nKiB")
+    table = make_table(title, ("shift", "method", *numbers), left=("shift", "method"))
     costs = result.runs.groupby(["shift", "method"])[["seconds", "state_bytes"]].mean()
     for shift, methods in result.summary.items():
         for position, (name, row) in enumerate(methods.items()):

@@ -33,12 +33,6 @@ class Choice:
     given: MethodOptions
     settings: dict[str, Any]
 
-    def check_file(self) -> None:
-        """Refuse a folder in the place of a model's file."""
-        file = self.given.model
-        if file is not None and file.is_dir():
-            raise DriftgateError(f"Expected the file of a source model but {file} is a folder; name the file in it.")
-
     def open_model(self) -> SourceModel:
         """The model, ready to be adapted, where it shall compute: that of the file; or the network that
         ``my_module:build`` makes, its weights from the file if one is given.
@@ -46,8 +40,9 @@ class Choice:
         ``build()`` gives a plain network, or what ``driftgate.wrap`` made of it where more has to be said than class
         names and the side of the pictures.
         """
-        self.check_file()
         device, file, network = choose_device(self.given.device), self.given.model, self.given.network
+        if file is not None and file.is_dir():
+            raise DriftgateError(f"Expected the file of a source model but {file} is a folder; name the file in it.")
         names, side = self.given.class_names, self.given.network_size
         named = names is not None or side is not None
         if network is None:

@@ -1,7 +1,10 @@
-"""``driftgate methods`` and ``driftgate memory``: what there is, and what it costs."""
+"""``driftgate methods``, ``memory`` and ``cost``: what there is, and what it costs."""
 
 from __future__ import annotations
 
+import re
+from dataclasses import asdict, replace
+from inspect import cleandoc
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,10 +12,11 @@ import typer
 
 from driftgate.lab.cli import console, options
 from driftgate.lab.cli.app import app
-from driftgate.lab.cli.console import kibibytes, make_table, note, output, print_json, progress_bars
+from driftgate.lab.cli.console import kibibytes, make_table, note, output, print_json, progress_bars, refuse
 
 if TYPE_CHECKING:
     from driftgate.lab.bench.footprint import Comparison
+    from driftgate.methods import MethodSettings
 
 
 @app.command(epilog="Example: [bold]driftgate methods --classes 200 --json[/bold]; [bold]driftgate methods gmm[/bold]")
@@ -33,9 +37,7 @@ def methods(
     for module in imports or []:
         import_module(module)
     if name is not None:
-        from driftgate.lab.cli.method_settings import show_settings
-
-        show_settings(name, as_json=as_json)
+        _show_settings(name, as_json=as_json)
         return
     rows = _method_rows(classes, backbone)
     columns = ("method", "source-\nfree", "univer-\nsal", "needs", "state\nKiB", "presets", "what it does")
@@ -57,15 +59,10 @@ def methods(
 
 
 def _method_rows(classes: int, backbone: str) -> list[dict[str, Any]]:
-    import torch
-
+    from driftgate.lab.bench.step_cost import Setting, loaded_model
     from driftgate.methods import available, create
-    from driftgate.models import SourceModel, SourceStatistics
 
-    model = SourceModel.build(backbone, [f"class {index}" for index in range(classes)], weights="none")
-    # Of the right size, for the methods that keep statistics of the source.
-    size = model.spec.feature_dim
-    model.statistics = SourceStatistics(torch.zeros(classes, size), torch.zeros(size), torch.eye(size))
+    model = loaded_model(Setting(backbone, classes))
     return [
         {
             **{"name": name, "source_free": method.source_free, "universal": method.universal},
@@ -74,6 +71,78 @@ def _method_rows(classes: int, backbone: str) -> list[dict[str, Any]]:
         }
         for name, method in available().items()
     ]
+
+
+SIGNS = (("ge", ">="), ("gt", ">"), ("le", "<="), ("lt", "<"))
+"""How pydantic calls the ends of a range, and how people write them."""
+
+_ATTRIBUTE = re.compile(r"^    (?=\S)((?:\w+(?:, )?)+): (.*)$")
+"""A line of a docstring's list of attributes: one name or several with one meaning."""
+
+
+def _show_settings(name: str, *, as_json: bool) -> None:
+    """Print the settings of the method called ``name``, and its presets."""
+    from driftgate.methods import get_method
+
+    method = get_method(name)
+    rows = _setting_rows(method.Settings)
+    if as_json:
+        print_json({"method": name, "summary": method.summary, "settings": rows, "presets": method.presets})
+        return
+    columns = ("setting", "default", "type", "meaning")
+    shown = [(row["name"], str(row["default"]), row["type"], row["meaning"]) for row in rows]
+    widths = {"type": 34, "meaning": 78}
+    output.print(make_table(f"{name}: {method.summary}", columns, shown, left=("setting", *widths), widths=widths))
+    for preset, values in method.presets.items():
+        text = ", ".join(f"{key}={value}" for key, value in values.items())
+        output.print(f"- preset {preset}: {text}", style="dim", markup=False)
+
+
+def _setting_rows(settings: type[MethodSettings]) -> list[dict[str, Any]]:
+    """Name, default, type with its range and meaning of every setting, in the order of the class."""
+    told, rows = _meanings(settings), []
+    for name, field in settings.model_fields.items():
+        limits = [
+            f"{sign} {getattr(limit, key)}" for limit in field.metadata for key, sign in SIGNS if hasattr(limit, key)
+        ]
+        kind = field.annotation.__name__ if isinstance(field.annotation, type) else str(field.annotation)
+        default = None if field.is_required() else field.default
+        rows.append(
+            {
+                "name": name,
+                "default": list(default) if isinstance(default, tuple) else default,
+                "type": " ".join([kind.replace("typing.", ""), *limits]),
+                "meaning": told.get(name, ""),
+            }
+        )
+    return rows
+
+
+def _meanings(settings: type[MethodSettings]) -> dict[str, str]:
+    """Setting -> what its class, or the nearest one before it, says of it under ``Attributes``."""
+    found: dict[str, str] = {}
+    for kind in settings.__mro__:
+        for name, text in _attributes(kind.__dict__.get("__doc__") or "").items():
+            found.setdefault(name, text)
+    return {name: found[name] for name in settings.model_fields if name in found}
+
+
+def _attributes(docstring: str) -> dict[str, str]:
+    lines = cleandoc(docstring).splitlines()
+    if "Attributes:" not in lines:
+        return {}
+    found: dict[str, str] = {}
+    names: list[str] = []
+    for line in lines[lines.index("Attributes:") + 1 :]:
+        start = _ATTRIBUTE.match(line)
+        if start is not None:
+            names = start[1].split(", ")
+            found |= dict.fromkeys(names, start[2])
+        elif line.startswith("        ") and names:
+            found |= {name: f"{found[name]} {line.strip()}" for name in names}
+        else:
+            break  # the list has ended
+    return found
 
 
 @app.command(epilog="Example: [bold]driftgate memory --classes 9,200,345 --plot memory.png[/bold]")
@@ -100,7 +169,7 @@ def memory(
     counts = _counts(classes)
     if measure:
         if plot is not None:
-            console.refuse("Expected either --measure or --plot but got both; run them apart.")
+            refuse("Expected either --measure or --plot but got both; run them apart.")
         _measure_peaks(counts, backbone, size, batch_size, as_json=as_json)
         return
     if plot is not None:
@@ -110,9 +179,9 @@ def memory(
     if plot is not None:
         from driftgate.lab import figures
 
-        figures.save_figure(figures.memory([comparison.num_classes for comparison in comparisons]), plot)
+        figures.save_figure(figures.memory(counts), plot)
     if as_json:
-        print_json([comparison.as_dict() for comparison in comparisons])
+        print_json([asdict(comparison) for comparison in comparisons])
     else:
         for comparison in comparisons:
             _print_comparison(comparison)
@@ -131,15 +200,11 @@ def _measure_peaks(counts: list[int], backbone: str, size: int, batch_size: int,
     from driftgate.lab.bench.step_cost import Builder, Setting, measure, method_stepper
     from driftgate.models.backbones import RESNETS
 
-    modes: dict[str, tuple[str, dict[str, Any]]] = {
-        "comet-f": ("comet-f", {}),
-        "gmm": ("gmm", {}),
-        "gmm, memory balanced": ("gmm", {"memory": "balanced"}),
-        "gmm, memory low": ("gmm", {"memory": "low"}),
-    }
     builders: dict[str, Builder] = {
-        label: partial(method_stepper, name=name, settings=settings) for label, (name, settings) in modes.items()
+        name: partial(method_stepper, name=name, settings={}) for name in ("comet-f", "gmm")
     }
+    for mode in ("balanced", "low"):
+        builders[f"gmm, memory {mode}"] = partial(method_stepper, name="gmm", settings={"memory": mode})
     measured: list[dict[str, Any]] = []
     for count in counts:
         setting = Setting(backbone, count, (size, size), batch_size)
@@ -149,11 +214,8 @@ def _measure_peaks(counts: list[int], backbone: str, size: int, batch_size: int,
         printed = {"comet-f": paper.comet_peak_mb, "gmm": paper.gmm_peak_mb} if paper else {}
         rows = [
             {
-                "label": cost.label,
-                "peak_bytes": cost.peak_bytes,
-                "seconds": cost.median_seconds,
-                "ratio": cost.peak_bytes / costs[0].peak_bytes,
-                "paper_mb": printed.get(cost.label),
+                **{"label": cost.label, "peak_bytes": cost.peak_bytes, "seconds": cost.median_seconds},
+                **{"ratio": cost.peak_bytes / costs[0].peak_bytes, "paper_mb": printed.get(cost.label)},
             }
             for cost in costs
         ]
@@ -187,13 +249,13 @@ def _check_picture(path: Path) -> None:
     # A .pgf needs LaTeX, which matplotlib does not bring.
     known = sorted(set(Figure().canvas.get_supported_filetypes()) - {"pgf"})
     if path.suffix.removeprefix(".").lower() not in known:
-        console.refuse(f"Expected a picture that ends in .{', .'.join(known)} but got {path}; name it so.")
+        refuse(f"Expected a picture that ends in .{', .'.join(known)} but got {path}; name it so.")
 
 
 def _counts(text: str) -> list[int]:
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
-        console.refuse(f"Expected numbers of classes like 9,200,345 but got {text!r}; write them so.")
+        refuse(f"Expected numbers of classes like 9,200,345 but got {text!r}; write them so.")
     return [int(part) for part in parts]
 
 
@@ -214,14 +276,14 @@ def _print_comparison(comparison: Comparison) -> None:
         )
         for label, part, printed in rows
     ]
-    output.print(make_table(f"{comparison.num_classes} source classes", columns, shown, left=("",)))
+    output.print(make_table(f"{comparison.classes} source classes", columns, shown, left=("",)))
     lines = [
         *(f"{label}: measured on {part.how}." for label, part, _ in rows),
-        f"A queue is larger than our mixture from {comparison.break_even:,} samples on, "
+        f"A queue is larger than our mixture from {comparison.break_even_queue_length:,} samples on, "
         f"{comparison.queue_bytes_per_sample:,.0f} bytes each.",
         f"The released code keeps float64 and full matrices: {kibibytes(comparison.released_gmm_bytes)} KiB"
         f"{'' if paper is None else ', the figure of the paper'}; a queue is larger than that from "
-        f"{comparison.released_break_even:,} samples on.",
+        f"{comparison.released_break_even_queue_length:,} samples on.",
         f"Tied, with one covariance for all classes, ours is {100 * comparison.tied_to_released:.2f} % of that.",
     ]
     if paper is not None:
@@ -232,3 +294,62 @@ def _print_comparison(comparison: Comparison) -> None:
     for line in lines:
         output.print(f"- {line}", style="dim", markup=False)
     output.print()
+
+
+@options.command(
+    app, epilog="Example: [bold]driftgate cost --model source.safetensors --budget-seconds 1 --budget-mib 500[/bold]"
+)
+def cost(
+    *,
+    chosen: options.MethodOptions,
+    batch_size: Annotated[int, typer.Option(min=1, help="Samples of a step.")] = 64,
+    rounds: Annotated[int, typer.Option(min=1, help="Steps of each effort that are timed.")] = 4,
+    budget_seconds: Annotated[float | None, typer.Option(min=0.0, help="That a batch may take on average.")] = None,
+    budget_mib: Annotated[
+        float | None, typer.Option(min=0.0, help="Memory a step may need beyond the loaded model.")
+    ] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Measure every effort of a method on your model and this machine, and tell which one fits (Linux).
+
+    Random inputs, which the network is made partly sure of: what is measured is time and memory, not what is learned.
+    Each effort has a process of its own, and they take their steps in turns, so that a busy machine slows all alike.
+    """
+    from driftgate.lab.bench.step_cost import choose_effort, measure_efforts
+    from driftgate.lab.cli.experiment import make_choice
+
+    if chosen.device not in ("auto", "cpu"):
+        refuse(f"Expected the CPU, whose memory is measured, but got {chosen.device}; leave out --device.")
+    choice = make_choice(replace(chosen, device="cpu"))
+    choice.open_model()  # what is wrong with it should be told here, not by a process
+    with progress_bars() as report:
+        costs = measure_efforts(
+            choice.open_model,
+            chosen.method,
+            batch_size=batch_size,
+            preset=chosen.preset,
+            settings=choice.settings,
+            imports=tuple(chosen.imports or ()),
+            rounds=rounds,
+            on_step=report,
+        )
+    found = choose_effort(costs, budget_seconds, budget_mib)
+    if as_json:
+        rows = [asdict(row) | {"fits": row.fits(budget_seconds, budget_mib)} for row in costs]
+        print_json({"method": chosen.method, "batch_size": batch_size, "costs": rows, "choice": found and found.effort})
+        return
+    columns = ("effort", "seconds a batch", "longest", "to inference", "peak MiB", "frames a second", "fits")
+    shown = [
+        (
+            *(row.effort, f"{row.seconds:.3f}", f"{row.longest_seconds:.3f}", f"{row.to_inference:.2f}"),
+            *(f"{row.peak_bytes / 2**20:,.0f}", f"{row.frames_per_second:.3g}"),
+            "yes" if row.fits(budget_seconds, budget_mib) else "no",
+        )
+        for row in costs
+    ]
+    output.print(make_table(f"{chosen.method}, {batch_size} samples a batch", columns, shown, left=("effort",)))
+    output.print("- Peak of the process above the loaded model.", style="dim")
+    if found is None:
+        note("None fits; take smaller batches or pictures, or source-only, which is the inference itself.")
+    elif budget_seconds is not None or budget_mib is not None:
+        note(f"effort={found.effort!r} fits: about {found.frames_per_second:.3g} frames a second.")

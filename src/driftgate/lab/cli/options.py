@@ -6,9 +6,14 @@ import inspect
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
+
+from driftgate.lab.cli.console import refuse
+
+if TYPE_CHECKING:
+    from driftgate.lab.bench.suite import Suite
 
 CHECKPOINT_SECONDS = 120.0
 """As ``driftgate.checkpoint`` has it, which takes a second to import; a test compares them."""
@@ -148,6 +153,86 @@ class RunOptions:
     checkpoint_every: CheckpointEvery = CHECKPOINT_SECONDS
     max_delay: float | None = option(None, "Seconds a prediction may take once its batch has come; learning gives way.")
     as_json: AsJson = False
+
+
+def names_in(text: str | None, place: str) -> list[str]:
+    """Names with commas between; none if nothing was given."""
+    names = [] if text is None else [part.strip() for part in text.split(",") if part.strip()]
+    if text is not None and not names:
+        refuse(f"Expected names after {place}, with commas between, but got {text!r}; or leave it out.")
+    return names
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepOptions:
+    """What to take of a suite, its source models, and how to run it."""
+
+    shifts: str | None = option(None, "Category shifts: PDA,ODA,OPDA.")
+    pairs: str | None = option(None, "Pairs like photo->cartoon+sketch, or sources; separated by commas.")
+    seeds: str | None = option(None, "How many seeds (3), or which ones (0,4 or 4,).")
+    settings: list[str] | None = option(
+        None,
+        "A setting as METHOD.KEY=VALUE, like gmm.lr=0.01 or gmm.preset=paper, or of source training, like "
+        "training.backbone_norm=running; repeat it.",
+        "--set",
+    )
+    epochs: int | None = option(None, "Of source training; short for --set training.epochs=N.", min=1)
+    limit: int | None = option(None, "Only the first so many batches of each stream.", min=1)
+    quick_training: bool = option(False, "Source models from one epoch on 40 images a class: a rehearsal.")
+    root: Root = None
+    out: Path | None = option(None, "Folder of results; runs/<suite> if not given.")
+    workers: int | None = option(None, "Runs at a time, one core each; as many as there are cores if not given.", min=1)
+    backend: str = option("loky", "loky (this machine), ray (an existing cluster) or serial (this process).")
+    device: Device = "auto"
+    backbone: str | None = option(None, "Another backbone than the suite's: cnn, lite0 ...")
+    weights: Weights = None
+    input_size: InputSize = None
+    precision: Precision = None
+    model: Path | None = option(None, "A source model that is trained already, instead of training one.")
+    imports: Imports = None
+    dry_run: bool = option(False, "List the runs and tell how long they would take.")
+    as_json: AsJson = False
+
+    def select(self, suite: str, methods: str | None = None) -> Suite:
+        """The suite of that name, narrowed and changed as they say."""
+        from driftgate.lab.bench.suite import read_suite
+        from driftgate.plugins import import_module
+
+        for module in self.imports or []:
+            import_module(module)
+        found = read_suite(suite).with_backbone(self.backbone, self.weights, self.input_size)
+        given = {"methods": methods, "shifts": self.shifts, "pairs": self.pairs}
+        found = found.select(**{key: names_in(text, f"--{key}") for key, text in given.items()}, seeds=self.seeds)
+        settings = [] if self.epochs is None else [f"training.epochs={self.epochs}"]
+        if self.precision is not None:
+            places = ["training", *(entry.name for entry in found.methods)]
+            settings += [f"{place}.precision={self.precision}" for place in places]
+        return found.with_settings([*(self.settings or []), *settings])
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuiteOptions:
+    """Other methods, classes and streams than the suite's."""
+
+    methods: str | None = option(None, "Methods, separated by commas; the suite's if not given.")
+    shared: str | None = option(None, "Shared classes by name, separated by commas, instead of a split.")
+    source_private: str | None = option(None, "With --shared: classes of the source alone.")
+    target_private: str | None = option(None, "With --shared: unknown classes; all others if not given.")
+    order: str | None = option(None, "Of the streams: shuffled, or dirichlet for classes that come together.")
+    concentration: float | None = option(None, "Of the Dirichlet order; small = one class at a time.")
+    arrangement: str | None = option(None, "Several targets mixed, or continual: one after another.")
+    repeat: int | None = option(None, "Play each stream so many times; continual domains come back.", min=1)
+    unknown_share: str | None = option(
+        None, "Streams with these shares of unknown samples: 0,0.1,...,0.9; 0->0.8 changes along the stream."
+    )
+
+    def changes(self) -> dict[str, Any]:
+        """What they change of a suite, by its keys."""
+        parts = ("shared", "source_private", "target_private")
+        classes = {key: names_in(getattr(self, key), f"--{key.replace('_', '-')}") for key in parts}
+        changes = {key: getattr(self, key) for key in ("order", "concentration", "arrangement", "repeat")}
+        changes |= {"unknown_shares": self.unknown_share, "classes": classes if any(classes.values()) else None}
+        return {key: value for key, value in changes.items() if value is not None}
 
 
 def command(app: typer.Typer, **facts: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -1,25 +1,32 @@
-"""A sweep as the terminal shows it: what it would do, what is going on, what came out."""
+"""A sweep as the terminal shows it: what it would do, what is going on, what came out. Imported when it is needed."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import typer
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
 
+from driftgate.lab.bench.estimate import Snapshot, Watcher, estimate_plan, total_seconds
+from driftgate.lab.bench.folder import SweepFolder
+from driftgate.lab.bench.parts import STUDIES, get_study
+from driftgate.lab.bench.plan import ModelJob, Plan, make_plan, merge_plans
+from driftgate.lab.bench.suite import Suite, builtin_suites, read_suite
+from driftgate.lab.bench.sweep import SweepResult, check_backend, default_workers, run_sweep, summarise
 from driftgate.lab.cli import console
 from driftgate.lab.cli.console import duration, errors, make_table, note, output, percent
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-    from driftgate.lab.bench.estimate import Snapshot, Watcher
-    from driftgate.lab.bench.folder import SweepFolder
-    from driftgate.lab.bench.plan import Plan
-    from driftgate.lab.bench.sweep import SweepResult
+from driftgate.lab.cli.experiment import choose_device
+from driftgate.lab.cli.options import SweepOptions
+from driftgate.lab.files import writable_folder
 
 FAILED = 1
 LOOK_SECONDS = 0.5
@@ -27,11 +34,30 @@ LINE_SECONDS = 60.0
 """Between two lines of progress where no terminal is."""
 
 
+def sweep(suite: Suite, given: SweepOptions, studies: Sequence[str] = ()) -> None:
+    """Plan the suite, or studies of it, then show the plan or do it."""
+    check_backend(given.backend)
+    what: dict[str, Any] = {
+        "root": given.root,
+        "limit": given.limit,
+        "quick_training": given.quick_training,
+        "model": given.model,
+    }
+    varied = [get_study(name) for name in studies] if studies else [None]
+    plan = merge_plans([make_plan(suite, study=study, **what) for study in varied])
+    folder = SweepFolder(writable_folder(given.out or Path("runs") / suite.name))
+    workers = given.workers or default_workers(given.backend)
+    folder.check_suite(suite)
+    if given.dry_run:
+        show_plan(plan, folder, workers, given.as_json)
+        return
+    result = do_plan(plan, folder, workers, given.backend, str(choose_device(given.device)))
+    print_scores(plan, folder, result, given.as_json)
+    end_with_failures(folder, result)
+
+
 def do_plan(plan: Plan, folder: SweepFolder, workers: int, backend: str = "loky", device: str = "cpu") -> SweepResult:
     """Do all jobs and show how far they are; a failure is named, and ends the command with exit code 1."""
-    from driftgate.lab.bench.estimate import Watcher
-    from driftgate.lab.bench.sweep import run_sweep
-
     folder.prepare(plan.suite)
     with _shown(Watcher(plan, folder, workers)):
         result = run_sweep(plan, folder.path, workers=workers, backend=backend, device=device)
@@ -56,8 +82,6 @@ def end_with_failures(folder: SweepFolder, result: SweepResult) -> None:
 def _shown(watcher: Watcher) -> Iterator[None]:
     """What is going on, on stderr: a live table; elsewhere a line for each job that ends, and each minute."""
     if errors.is_terminal:
-        from rich.live import Live
-
         with Live(
             get_renderable=lambda: _live_table(watcher.look()), console=errors, refresh_per_second=2, transient=True
         ):
@@ -94,11 +118,6 @@ def _print_lines(seen: Snapshot) -> None:
 
 
 def _live_table(seen: Snapshot) -> RenderableType:
-    from rich.console import Group
-    from rich.progress_bar import ProgressBar
-    from rich.table import Table
-    from rich.text import Text
-
     left = "" if seen.seconds_left is None else f", about {duration(seen.seconds_left)} left"
     failed = f", {seen.failed} failed" if seen.failed else ""
     models = "" if seen.models_done == seen.models else f", {seen.models_done} of {seen.models} source models"
@@ -130,8 +149,6 @@ def score_table(title: str, scores: dict[str, dict[str, dict[str, Any]]]) -> Any
 
 def print_scores(plan: Plan, folder: SweepFolder, result: SweepResult, as_json: bool) -> None:
     """Mean scores of the suite, or of each study."""
-    from driftgate.lab.bench.sweep import summarise
-
     studies = dict.fromkeys(job.study for job in plan.runs)
     scores = {study: summarise([row for row in result.records if row["study"] == study]) for study in studies}
     if as_json:
@@ -149,21 +166,14 @@ def print_scores(plan: Plan, folder: SweepFolder, result: SweepResult, as_json: 
 
 def show_plan(plan: Plan, folder: SweepFolder, workers: int, as_json: bool) -> None:
     """All jobs, done or not, and how long they would take."""
-    from driftgate.lab.bench.estimate import estimate_plan, total_seconds
-    from driftgate.lab.bench.plan import ModelJob
-
     with console.progress_bars() as report:
         expected = estimate_plan(plan, folder, report)
     seconds = total_seconds(expected, workers)
     if as_json:
         rows = [
             {
-                "id": item.job.id,
-                "what": "model" if isinstance(item.job, ModelJob) else "run",
-                "label": item.job.label,
-                "done": item.done,
-                "batches": item.batches,
-                "seconds": item.seconds,
+                **{"id": item.job.id, "what": "model" if isinstance(item.job, ModelJob) else "run"},
+                **{"label": item.job.label, "done": item.done, "batches": item.batches, "seconds": item.seconds},
             }
             for item in expected
         ]
@@ -187,8 +197,6 @@ def show_plan(plan: Plan, folder: SweepFolder, workers: int, as_json: bool) -> N
 
 def list_suites(as_json: bool) -> None:
     """The suites that come with the package."""
-    from driftgate.lab.bench.suite import builtin_suites, read_suite
-
     suites = [read_suite(name) for name in builtin_suites()]
     counted = ("pairs", "methods", "seeds")
     rows = [(suite.name, suite.title, *(str(len(getattr(suite, key))) for key in counted)) for suite in suites]
@@ -198,8 +206,6 @@ def list_suites(as_json: bool) -> None:
 
 def list_studies(as_json: bool) -> None:
     """The studies of ``ablate``."""
-    from driftgate.lab.bench.parts import STUDIES
-
     heads, rows = ("name", "what is varied", "variants"), []
     for study in STUDIES.values():
         names = ", ".join(variant.name.removeprefix(f"{study.name}=") for variant in study.variants)

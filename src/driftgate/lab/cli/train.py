@@ -127,32 +127,27 @@ def _write_card_and_print(
     """Write the card, and say how it went."""
     from driftgate.lab.model_card import write_card
 
-    card = write_card(model, out, _facts(described, asdict(result)), described["settings"])
+    sources, held = ", ".join(described["source"]), result.held_out_accuracy
+    facts = {
+        "trained on": f"{described['data']}: {sources}, {result.samples:,} images",
+        "class split": f"{described['shift']} {described['split']} ({described['class_order']})",
+        "accuracy, last epoch": f"{percent(result.accuracy)} %",
+        "accuracy, held out": "not measured" if held is None else f"{percent(held)} %",
+        "training time": duration(result.seconds),
+    }
+    card = write_card(model, out, facts, described["settings"])
     if as_json:
         print_json({**described, "out": str(out), **asdict(result)})
         return
-    held = "" if result.held_out_accuracy is None else f", {percent(result.held_out_accuracy)} % on what was held out"
+    told = "" if held is None else f", {percent(held)} % on what was held out"
     output.print(
-        f"{model.num_classes} classes of {', '.join(described['source'])}: accuracy {percent(result.accuracy)} % in "
-        f"the last epoch{held}; {result.samples:,} images, {result.steps:,} steps, {duration(result.seconds)} on "
-        f"{model.mean.device}.",
+        f"{model.num_classes} classes of {sources}: accuracy {percent(result.accuracy)} % in the last epoch{told}; "
+        f"{result.samples:,} images, {result.steps:,} steps, {duration(result.seconds)} on {model.mean.device}.",
         markup=False,
     )
     if result.skipped:
         note(f"{len(result.skipped)} images could not be read, the first is {result.skipped[0]}.")
     output.print(f"Written to {out}, its card to {card}.", markup=False, soft_wrap=True)
-
-
-def _facts(described: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
-    """What the card says about data and accuracy."""
-    held_out = result["held_out_accuracy"]
-    return {
-        "trained on": f"{described['data']}: {', '.join(described['source'])}, {result['samples']:,} images",
-        "class split": f"{described['shift']} {described['split']} ({described['class_order']})",
-        "accuracy, last epoch": f"{percent(result['accuracy'])} %",
-        "accuracy, held out": "not measured" if held_out is None else f"{percent(held_out)} %",
-        "training time": duration(result["seconds"]),
-    }
 
 
 @options.command(

@@ -14,6 +14,7 @@ from driftgate.lab.data.domains import Domain, FileDomain
 from driftgate.lab.data.loading import BrokenImage, check_header, decode, load_ahead
 from driftgate.models.pictures import MAX_PIXELS
 from driftgate.shifts import ClassOrder, ClassSplit, Shift
+from driftgate.text import few
 from driftgate.types import DriftgateError
 
 
@@ -62,7 +63,6 @@ class DataReport(BaseModel):
         return {**self.model_dump(mode="json"), "ok": self.ok}
 
     def lines(self) -> list[str]:
-        """The report as plain lines of text."""
         domains, splits = self.domains, [["shift", "split", "order", "images as source / as target"]]
         for split in self.splits:
             targets = split.target_images.items()
@@ -211,10 +211,8 @@ def _missing(data: DataSet, counts: dict[str, list[int]]) -> list[str]:
     for domain, sizes in counts.items():
         empty = [name for name, size in zip(data.class_names, sizes, strict=True) if size == 0]
         if empty:
-            names = f"{', '.join(empty[:5])}{' ...' if len(empty) > 5 else ''}"
-            missing.append(
-                f"{len(empty)} of {len(sizes)} classes in {domain} ({names}), looked for in {data.origin(domain)}."
-            )
+            where = f"({few(empty, 5)}), looked for in {data.origin(domain)}."
+            missing.append(f"{len(empty)} of {len(sizes)} classes in {domain} {where}")
     return missing
 
 

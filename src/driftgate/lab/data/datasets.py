@@ -29,6 +29,7 @@ from driftgate.lab.data.layouts import RECIPES, Recipe, find_places, plain, wher
 from driftgate.lab.data.loading import Transform
 from driftgate.models.pictures import MAX_PIXELS
 from driftgate.shifts import ClassOrder, ClassSplit, Shift
+from driftgate.text import few
 from driftgate.types import DriftgateError
 
 DIGIT_SPLITS = {Shift.PDA: "6/4/0", Shift.ODA: "6/0/4", Shift.OPDA: "4/3/3"}
@@ -190,7 +191,7 @@ class FileData(DataSet):
         if limit is not None and len(self.class_names) > limit:
             raise DriftgateError(
                 f"Expected {limit} classes in {name} but found {len(self.class_names)} under {self.root}: "
-                f"{_few(self.class_names)}; remove what is no class, or use 'folder' with --split."
+                f"{few(self.class_names)}; remove what is no class, or use 'folder' with --split."
             )
 
     def domain(self, name: str, *, seed: int = 0) -> Domain:
@@ -252,10 +253,6 @@ def _class_names(trees: Sequence[Sequence[str]], lists: Sequence[ListFile]) -> t
         count = max(int(listed.labels.max()) for listed in lists) + 1
         return tuple(f"class_{index:03d}" for index in range(count))
     return tuple(sorted(names))
-
-
-def _few(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:8])}{' ...' if len(names) > 8 else ''}"
 
 
 class PartOfDomain(Domain):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from driftgate.lab.data.domains import Skipped, class_folders, image_paths, visible_folders
 from driftgate.shifts import Shift
+from driftgate.text import few
 from driftgate.types import DriftgateError
 
 FOLDER_LISTS = ("image_unida_list.txt",)
@@ -101,8 +102,14 @@ def find_places(
     if not root.is_dir():
         found = "is a file" if root.exists() else "does not exist"
         raise DriftgateError(f"Expected a folder with the data ({name}) but {root} {found}; give its path with --root.")
-    candidates = [root] if recipe is None else _candidates(root, recipe, skipped)
-    for base in candidates:
+    known = frozenset() if recipe is None else recipe.folders | COMMON_FOLDERS
+
+    def usual(folder: Path) -> list[Path]:
+        """The folders inside that archives put around the domains."""
+        return [folder / name for name in visible_folders(folder, skipped) if known and plain(name) in known]
+
+    inner = usual(root)
+    for base in [root, *inner, *(innermost for folder in inner for innermost in usual(folder))]:
         places = _places(base, recipe, skipped)
         if places:
             wanted = recipe.domains if recipe else sorted(places)
@@ -118,17 +125,10 @@ def where_to_put(root: Path, domain: str) -> str:
     )
 
 
-def _candidates(root: Path, recipe: Recipe, skipped: Skipped | None) -> list[Path]:
-    """``root`` and the usual folders up to two levels below it."""
-    known = recipe.folders | COMMON_FOLDERS
-    inner = [root / name for name in visible_folders(root, skipped) if plain(name) in known]
-    innermost = [folder / name for folder in inner for name in visible_folders(folder, skipped) if plain(name) in known]
-    return [root, *inner, *innermost]
-
-
 def _places(base: Path, recipe: Recipe | None, skipped: Skipped | None) -> dict[str, Place]:
-    folders, lists = _named(visible_folders(base, skipped), recipe, base), _named(_lists_in(base), recipe, base)
-    places = {}
+    files = sorted(path.name for path in base.glob(f"*{LIST_ENDING}") if os.path.isfile(path))
+    lists = _named([name.removesuffix(LIST_ENDING) for name in files], recipe, base)
+    folders, places = _named(visible_folders(base, skipped), recipe, base), {}
     for domain in {**folders, **lists}:
         folder = base / folders[domain] if domain in folders else None
         inside = [folder / name for name in FOLDER_LISTS if os.path.isfile(folder / name)] if folder else []
@@ -140,10 +140,6 @@ def _places(base: Path, recipe: Recipe | None, skipped: Skipped | None) -> dict[
         elif folder is not None and class_folders(folder, skipped):
             places[domain] = Place(domain, folder, None, ())
     return places
-
-
-def _lists_in(base: Path) -> list[str]:
-    return sorted(path.name.removesuffix(LIST_ENDING) for path in base.glob(f"*{LIST_ENDING}") if os.path.isfile(path))
 
 
 def _named(found: list[str], recipe: Recipe | None, base: Path) -> dict[str, str]:
@@ -163,7 +159,7 @@ def _named(found: list[str], recipe: Recipe | None, base: Path) -> dict[str, str
 
 def _nothing_found(name: str, root: Path, recipe: Recipe | None) -> str:
     inside = visible_folders(root)
-    here = f"{', '.join(inside[:8])}{' ...' if len(inside) > 8 else ''}" if inside else "no folders"
+    here = few(inside) or "no folders"
     if recipe is not None:
         return (
             f"Expected the domains of {name} ({', '.join(recipe.domains)}) in {root} but found {here}; --root is "

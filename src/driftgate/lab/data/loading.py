@@ -173,10 +173,10 @@ class BatchLoader:
         return list(self._skipped)
 
     def loaded(
-        self, load: Callable[[int], Loaded], places: range, *, warn: bool = False
-    ) -> Generator[Batch, None, None]:
-        """The batches that ``load`` makes of ``places``, in order."""
-        with closing(load_ahead(load, places, workers=self.workers)) as found:
+        self, load: Callable[[T], tuple[R | None, list[BrokenImage]]], items: Iterable[T], *, warn: bool = False
+    ) -> Generator[R, None, None]:
+        """The batches that ``load`` makes of ``items``, in order."""
+        with closing(load_ahead(load, items, workers=self.workers)) as found:
             for batch, broken in found:
                 if broken and self.strict:
                     raise broken[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor
 
 from driftgate.lab.data.domains import image_paths
-from driftgate.lab.data.loading import BrokenImage, Transform, decode, load_ahead, load_each, printable
+from driftgate.lab.data.loading import BatchLoader, BrokenImage, Transform, decode, load_each, printable
 from driftgate.models.input import PAPER_RESIZE, InputSpec, prepare
 from driftgate.models.pictures import MAX_PIXELS
 from driftgate.types import DriftgateError
@@ -25,10 +24,8 @@ LOOK_SECONDS = 1.0
 SETTLED_SECONDS = 2.0
 """A picture that has not changed for so long, or between two looks, is written to its end."""
 
-logger = logging.getLogger(__name__)
 
-
-class PictureFolder:
+class PictureFolder(BatchLoader):
     """Batches ``{"images": (N, C, H, W) uint8, "files": N names}`` of the pictures below ``path``, newest last.
 
     Args:
@@ -58,13 +55,12 @@ class PictureFolder:
         workers: int = 1,
         max_pixels: int = MAX_PIXELS,
     ) -> None:
+        super().__init__(strict=False, workers=workers)
         self.path, self.spec, self.batch_size = Path(path), spec, batch_size
         if not self.path.is_dir():
             raise DriftgateError(f"Expected a folder of pictures but {path} is none; name one that is there.")
         self.transform = Transform(spec.image_size)  # refuses a model of rows
-        self.follow, self.idle, self.stopped, self.workers = follow, idle, stopped, workers
-        self.max_pixels = max_pixels
-        self.skipped: list[str] = []
+        self.follow, self.idle, self.stopped, self.max_pixels = follow, idle, stopped, max_pixels
         self._seen = set(done)
         self._waiting: dict[str, tuple[int, int]] = {}
 
@@ -104,19 +100,16 @@ class PictureFolder:
 
     def _batches(self, names: list[str]) -> Generator[dict[str, Any], None, None]:
         parts = (names[start : start + self.batch_size] for start in range(0, len(names), self.batch_size))
-        with closing(load_ahead(self._load, parts, workers=self.workers)) as loaded:
-            for images, files, broken in loaded:
-                for error in broken:
-                    logger.warning("skipped: %s", error)
-                    self.skipped.append(error.path)
+        with closing(self.loaded(self._load, parts, warn=True)) as batches:
+            for batch in batches:
                 if self.stopped():
                     return
-                if files:
-                    yield {"images": torch.stack(images), "files": files}
+                yield batch
 
-    def _load(self, names: list[str]) -> tuple[list[Tensor], list[str], list[BrokenImage]]:
+    def _load(self, names: list[str]) -> tuple[dict[str, Any] | None, list[BrokenImage]]:
         images, kept, broken = load_each(self._pixels, names)
-        return images, [printable(name) for name in kept], broken
+        files = [printable(name) for name in kept]
+        return ({"images": torch.stack(images), "files": files} if kept else None), broken
 
     def _pixels(self, name: str) -> Tensor:
         """A picture of any size -> (C, H, W) uint8, as the model's own transform has it; else as the paper's."""

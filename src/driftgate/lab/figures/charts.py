@@ -38,16 +38,22 @@ LINEAR_UP_TO = 6.0
 def curves(runs: pd.DataFrame, series: str = "running_score") -> Figure:
     """A series along the stream, of one shift and pair: thin lines the seeds, thick lines their mean."""
     shift, (source, target) = tables.shifts_of(runs)[0], tables.pairs_of(runs)[0]
-    found = {method: curves_in(group, series) for method, group in tables.by_method(runs).items()}
     with styled():
         figure, axes = new_figure()
-        ends = [(float(mean[-1, 1]), method) for method, mean in _draw_means(axes, found).items()]
-        percent_axis(axes, [value for value, _ in ends])
-        last = max((float(curve[-1, 0]) for some in found.values() for curve in some), default=0.0)
-        along_axis(axes, last, "samples seen", ends)
-        axes.set_ylabel(f"running {tables.metric_of(shift)} (%)")
+        curve_panel(axes, runs, series)
         axes.set_title(f"{shift}, {tables.pair_label(source, target)}")
     return figure
+
+
+def curve_panel(axes: Axes, runs: pd.DataFrame, series: str = "running_score", *, whole: bool = False) -> float:
+    """Draw a series along the stream, from 0 to 100 % if ``whole``; gives the length of the longest."""
+    found = {method: curves_in(group, series) for method, group in tables.by_method(runs).items()}
+    ends = [(float(mean[-1, 1]), method) for method, mean in _draw_means(axes, found).items()]
+    percent_axis(axes, [0.0, 100.0] if whole else [value for value, _ in ends])
+    last = max((float(curve[-1, 0]) for some in found.values() for curve in some), default=0.0)
+    along_axis(axes, last, "samples seen", ends)
+    axes.set_ylabel(f"running {tables.metric_of(tables.shifts_of(runs)[0])} (%)")
+    return last
 
 
 def curves_in(runs: pd.DataFrame, series: str = "running_score") -> list[Array]:
@@ -69,17 +75,22 @@ def samples_used(runs: pd.DataFrame, method: str = OWN_METHOD) -> Figure:
     """Share of each batch that got a pseudo-label, a line a shift (the supplement's figure ``fig:development``)."""
     with styled():
         figure, axes = new_figure()
-        axes.set_ylim(0, 101)
-        for shift in tables.shifts_of(runs):
-            mean = _mean_in_percent(runs[(runs["shift"] == shift) & (runs.method == method)], "used_share")
-            if mean is not None:
-                axes.plot(*mean.T, color=shift_color(shift), linewidth=2.0, label=shift)
-        axes.set_xlim(0, 100)
-        axes.set_xlabel("share of the stream seen (%)")
-        axes.set_ylabel("samples used in a batch (%)")
-        axes.set_title(f"Samples {method_name(method)} learns from")
-        _legend(axes)
+        used_panel(axes, runs, method)
     return figure
+
+
+def used_panel(axes: Axes, runs: pd.DataFrame, method: str = OWN_METHOD) -> None:
+    """Draw the share of each batch that got a pseudo-label, a line a shift."""
+    axes.set_ylim(0, 101)
+    for shift in tables.shifts_of(runs):
+        mean = _mean_in_percent(runs[(runs["shift"] == shift) & (runs.method == method)], "used_share")
+        if mean is not None:
+            axes.plot(*mean.T, color=shift_color(shift), linewidth=2.0, label=shift)
+    axes.set_xlim(0, 100)
+    axes.set_xlabel("share of the stream seen (%)")
+    axes.set_ylabel("samples used in a batch (%)")
+    axes.set_title(f"Samples {method_name(method)} learns from")
+    _legend(axes)
 
 
 def tenths(runs: pd.DataFrame, title: str = "") -> Figure:

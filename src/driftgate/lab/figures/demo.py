@@ -20,17 +20,15 @@ from torch import Tensor
 
 from driftgate.lab.bench.footprint import QUEUE_LENGTH, gmm_values, queue_values, teacher_values
 from driftgate.lab.bench.names import OWN_METHOD, method_color
-from driftgate.lab.bench.tables import by_method, metric_of, shifts_of
-from driftgate.lab.figures.charts import curves_in, mean_curve
+from driftgate.lab.bench.tables import by_method, shifts_of
+from driftgate.lab.figures.charts import curve_panel, used_panel
 from driftgate.lab.figures.style import (
     INK,
     KNOWN_COLOR,
     SOFT,
     UNKNOWN_COLOR,
-    look,
     new_figure,
     round_ticks,
-    spread,
     styled,
 )
 from driftgate.memory import StreamingGMM
@@ -41,9 +39,6 @@ CLASS_COLORS = (
     *("#8c564c", "#17becf", "#4d5b9f", "#a05195", "#557a47"),
 )
 SHIFT_WORDS = {"PDA": "classes go missing", "ODA": "new classes appear", "OPDA": "both at once"}
-OWN_SHADES = {"PDA": "#e58a93", "ODA": "#c8283c", "OPDA": "#7d1322"}
-"""Shades of the colour of gmm."""
-
 SMALLEST_NOVELTY = 1e-6
 """Left end of the histograms; what is smaller is drawn there."""
 
@@ -126,16 +121,16 @@ def demo(runs: pd.DataFrame, gates: Mapping[str, Gate], views: tuple[FeatureView
     """
     seeds = runs.seed.nunique()
     with styled():
-        layout = ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08, wspace=0.02, hspace=0.03)
-        figure = Figure(figsize=(10.0, 10.0), layout=layout)
-        told = f"mean and range of {seeds} seeds" if seeds > 1 else "one seed"
+        layout = ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08, wspace=0.04, hspace=0.03)
+        figure = Figure(figsize=(13.0, 12.0), layout=layout)
+        told = f"thin: {seeds} seeds, thick: their mean" if seeds > 1 else "one seed"
         title = f"Trained on rendered digits, adapted to a stream of handwritten ones  ·  {told}"
         figure.suptitle(title, x=0.01, ha="left", fontsize=11.5)
         grid = figure.add_gridspec(3, 3)
         for column, shift in enumerate(shifts_of(runs)):
             _running_panel(figure.add_subplot(grid[0, column]), runs[runs["shift"] == shift], shift, first=column == 0)
             _novelty_panel(figure.add_subplot(grid[1, column]), gates[shift], shift, first=column == 0)
-        _used_panel(figure.add_subplot(grid[2, 0]), runs[runs.method == OWN_METHOD])
+        used_panel(figure.add_subplot(grid[2, 0]), runs)
         for place, (view, words) in enumerate(
             zip(views, ("OPDA features before …", "… and after adaptation"), strict=True)
         ):
@@ -144,39 +139,15 @@ def demo(runs: pd.DataFrame, gates: Mapping[str, Gate], views: tuple[FeatureView
 
 
 def _running_panel(axes: Axes, runs: pd.DataFrame, shift: str, *, first: bool) -> None:
-    """Score over all samples so far, a line a method, the band from the worst to the best seed.
-
-    The open circle at the end is the score the best fixed threshold would have had.
-    """
-    ends: list[tuple[float, str]] = []
-    last = 0.0
-    circle: dict[str, Any] = {"markerfacecolor": "white", "markersize": 4.5, "markeredgewidth": 1.4}
+    """Score over all samples so far; the open circle is the score the best fixed threshold would have had."""
+    last = curve_panel(axes, runs, whole=True)
+    circle: dict[str, Any] = {"marker": "o", "markerfacecolor": "white", "markersize": 4.5, "markeredgewidth": 1.4}
     for method, group in by_method(runs).items():
-        found = curves_in(group)
-        if not found:
-            continue
-        mean = mean_curve(found)
-        heights = np.array([np.interp(mean[:, 0], curve[:, 0], curve[:, 1]) for curve in found])
-        last = max(last, float(mean[-1, 0]))
-        axes.fill_between(
-            mean[:, 0], heights.min(0), heights.max(0), color=method_color(method), alpha=0.16, linewidth=0
-        )
-        axes.plot(mean[:, 0], mean[:, 1], **look(method))
-        axes.plot(last * 1.035, group.best_threshold.mean(), "o", color=method_color(method), **circle)
-        ends.append((float(mean[-1, 1]), method))
-    for height, (value, method) in zip(spread([end[0] for end in ends], 11.5), ends, strict=True):
-        words = f"{method}\n{value:.1f}"
-        axes.text(last * 1.08, height, words, color=method_color(method), fontsize=8, fontweight="bold", va="center")
+        axes.plot(last, group.best_threshold.mean(), color=method_color(method), **circle)
     if first:
-        axes.plot(last * 0.04, 95, "o", color=INK, **circle)
+        axes.plot(last * 0.04, 95, color=INK, **circle)
         axes.text(last * 0.08, 95, "best fixed threshold, in hindsight", fontsize=7.5, va="center")
     axes.set_title(f"{shift}: {SHIFT_WORDS[shift]}")
-    axes.set_xlim(0, last * 1.5)
-    axes.set_ylim(0, 100)
-    axes.set_xticks(round_ticks(last))
-    axes.spines["bottom"].set_bounds(0, last)
-    axes.set_xlabel("samples seen")
-    axes.set_ylabel(f"running {metric_of(shift)} (%)")
 
 
 def _novelty_panel(axes: Axes, gate: Gate, shift: str, *, first: bool) -> None:
@@ -206,24 +177,6 @@ def _novelty_panel(axes: Axes, gate: Gate, shift: str, *, first: bool) -> None:
     axes.set_xticks([-5.0, -3.0, -1.0], ["$10^{-5}$", "$10^{-3}$", "$10^{-1}$"])
     axes.set_xlabel("novelty (entropy of the likelihood)")
     axes.set_ylabel("share of known / of unknown (%)" if first else "")
-
-
-def _used_panel(axes: Axes, runs: pd.DataFrame) -> None:
-    """Share of each batch that got a pseudo-label (the supplement's figure), smoothed over five batches."""
-    ends = []
-    for shift in shifts_of(runs):
-        mean = mean_curve(curves_in(runs[runs["shift"] == shift], "used_share"))
-        axes.plot(100.0 * mean[:, 0] / mean[-1, 0], mean[:, 1], color=OWN_SHADES[shift], linewidth=1.9)
-        ends.append((float(mean[-1, 1]), shift))
-    for height, (_, shift) in zip(spread([end[0] for end in ends], 7.0), ends, strict=True):
-        axes.text(102, height, shift, color=OWN_SHADES[shift], fontsize=8, fontweight="bold", va="center")
-    axes.set_title("Samples used for adaptation")
-    axes.set_ylim(0, 100)
-    axes.set_xlim(0, 122)
-    axes.set_xticks([0, 50, 100])
-    axes.spines["bottom"].set_bounds(0, 100)
-    axes.set_xlabel("share of the stream seen (%)")
-    axes.set_ylabel("share of the batch (%)")
 
 
 def _feature_panel(axes: Axes, view: FeatureView, title: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from driftgate.lab.bench.comparable import shown
 from driftgate.lab.bench.names import method_name
 from driftgate.lab.bench.results import Results
 from driftgate.lab.bench.statistics import Summary
@@ -334,11 +334,6 @@ def _recipe(model: dict[str, Any]) -> str:
     """How a source model was trained, in a line."""
     facts = {**(model.get("training") or {}), "images of a class": model.get("per_class")}
     return ", ".join(f"{name} {shown(value)}" for name, value in facts.items() if value is not None)
-
-
-def shown(value: Any) -> str:
-    """A setting as people read it."""
-    return value if isinstance(value, str) else "none" if value is None else json.dumps(value)
 
 
 def bytes_text(count: float) -> str:

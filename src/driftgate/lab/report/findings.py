@@ -135,7 +135,7 @@ def _who_leads(runs: pd.DataFrame, table: pd.DataFrame) -> list[str]:
         return [f"{names} are equal with {result}.", *not_ranked]
     text = [f"{names} {'leads' if len(leaders) == 1 else 'lead together'} with {result}."]
     second = ranked.index[len(leaders)]
-    words = difference_words(runs, first, second, method_name(first))
+    words = difference_words(runs, first, second)
     text += [f"Next is {method_name(second)} with {ranked['mean'][second]:.1f} %: {words}"] if words else []
     text += not_ranked
     free = next((method for method in ranked.index if is_source_free(method, universal=True)), None)
@@ -244,18 +244,17 @@ def _scope(runs: pd.DataFrame, ranked: pd.DataFrame) -> str:
     return f"{over} ({count(pairs, 'pair')}, {words}{where})"
 
 
-def difference_words(runs: pd.DataFrame, reference: str, other: str, subject: str = "") -> str:
-    """``2.0 points higher over 9 paired runs (95 % interval +1.1 to +2.9, ...``; the same numbers as the table."""
+def difference_words(runs: pd.DataFrame, reference: str, other: str) -> str:
+    """``GMM is 2.0 points higher over 9 paired runs (95 % interval +1.1 to +2.9, ...``; the table's numbers."""
     table = comparisons(common_ground(runs), reference)
     if other not in table.index:
         return ""
     row, averaged = table.loc[other], seeds_share_a_model(runs)
     several, one = ("paired means over seeds", "pair and shift") if averaged else ("paired runs", "run")
-    n = int(row.n)
+    n, subject = int(row.n), method_name(reference)
     if row.ties == n:
-        return f"{f'{subject} is ' if subject else ''}equal in {count(n, one)}."
-    size = f"{abs(row.difference):.1f} points {'higher' if row.difference >= 0 else 'lower'}"
-    start = f"{subject} is {size}" if subject else size
+        return f"{subject} is equal in {count(n, one)}."
+    start = f"{subject} is {abs(row.difference):.1f} points {'higher' if row.difference >= 0 else 'lower'}"
     if n == 1:
         return f"{start} in the one {one} both have, which says nothing about chance."
     if math.isnan(row.t_p):

@@ -17,8 +17,9 @@ from matplotlib.figure import Figure
 
 from driftgate.files import write_text
 from driftgate.lab import figures
+from driftgate.lab.bench.comparable import shown, stream_facts
 from driftgate.lab.bench.names import OWN_METHOD, method_color, method_name
-from driftgate.lab.bench.parts import STUDIES, USUAL
+from driftgate.lab.bench.parts import STUDIES
 from driftgate.lab.bench.published import published_document, published_suite
 from driftgate.lab.bench.results import Results, read_results
 from driftgate.lab.bench.table_writers import file_name, write_tables
@@ -270,7 +271,7 @@ def _settings(runs: pd.DataFrame) -> tuple[dict[str, tuple[str, int, dict[str, s
     for method, group in by_method(runs).items():
         for _, same in group.groupby(texts[group.index], sort=False):
             label = f"S{len(found) + 1}"
-            facts = {name: details.shown(value) for name, value in setups[same.index[0]].items()}
+            facts = {name: shown(value) for name, value in setups[same.index[0]].items()}
             found[label] = (method, len(same), facts)
             settings_of |= dict.fromkeys(same.id, label)
     return found, settings_of
@@ -278,13 +279,11 @@ def _settings(runs: pd.DataFrame) -> tuple[dict[str, tuple[str, int, dict[str, s
 
 def _setup(run: Any) -> dict[str, Any]:
     """Everything a run depends on but its pair, shift, seed and source model."""
-    stream = ("batch_size", "drop_last", "class_order", "preset", *USUAL)
-    told = {name: getattr(run.protocol, name) for name in stream if name in run.protocol.model_fields_set}
+    more = {"preset": run.protocol.preset, "unknown share": run.unknown_share}
     return {
         **dict(sorted(run.settings.items())),
-        **{"network": run.network, "input size": run.input_size, **told},
-        "limit of batches": run.protocol.limit_batches or run.protocol.limit,
-        **({} if run.unknown_share is None else {"unknown share": run.unknown_share}),
+        **stream_facts(run),
+        **{name: value for name, value in more.items() if value is not None},
         "versions": ", ".join(f"{name} {version}" for name, version in run.versions.items()),
     }
 
@@ -314,7 +313,7 @@ def render(parts: Sequence[SuitePart]) -> str:
         "color": lambda method: f"var(--c-{method_color(method).lstrip('#')})",
         "method_name": method_name,
         "tied": lambda text: text.replace(" %", "\N{NO-BREAK SPACE}%"),
-        "nice": details.shown,
+        "nice": shown,
         "heads": _heads,
         "rows": _rows,
         "methods": lambda part: list(by_method(part.suite.main)),
