@@ -57,9 +57,10 @@ def test_files_that_are_something_else_are_refused(tmp_path: Path, kind: str) ->
 
 
 def test_a_network_of_another_shape_is_refused(tmp_path: Path) -> None:
-    method = driftgate.create("gmm", small_model())
-    method.step(images_of(8, 0))
-    method.save(tmp_path / "x.safetensors")
+    for name, settings in (("x", {"second_opinion": 0.0}), ("y", {})):
+        method = driftgate.create("gmm", small_model(), **settings)
+        method.step(images_of(8, 0))
+        method.save(tmp_path / f"{name}.safetensors")
     other = SourceModel.untrained(
         torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(2), torch.nn.Flatten(), torch.nn.Linear(12, 32)),
         class_names=small_model().spec.class_names,
@@ -68,6 +69,8 @@ def test_a_network_of_another_shape_is_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(DriftgateError, match="Expected the weights of 'custom'"):
         driftgate.load(tmp_path / "x.safetensors", model=other)
+    with pytest.raises(DriftgateError, match=r"second_opinion\.statistics .* load it with the model"):
+        driftgate.load(tmp_path / "y.safetensors", model=other)
     with pytest.raises(DriftgateError, match="class_names"):
         driftgate.load(tmp_path / "x.safetensors", model=small_model(num_classes=3))
 
