@@ -54,3 +54,11 @@ def test_one_that_stays_or_is_no_linear_layer_is_asked_itself(classifier: nn.Mod
     output = ModelOutput(some(30, 4, seed=1), some(30, 3, seed=3))
     assert consent.vetoed(output, LABELS).tolist() == by_hand(output.logits, 0.2, 0.5)
     assert consent.num_bytes == 0
+
+
+def test_a_probability_at_the_limit_is_not_believed_and_no_gradient_passes() -> None:
+    output = ModelOutput(some(1, 4, seed=1).requires_grad_(), torch.zeros(1, 2, requires_grad=True))
+    for learns in (True, False):
+        consent = Consent(nn.Linear(4, 2), veto_below=0.5, doubt_above=0.0, learns=learns)
+        assert not consent.logs(output).requires_grad
+    assert consent.vetoed(output, torch.tensor([1])).tolist() == [True]

@@ -137,6 +137,7 @@ def test_by_default_a_pretrained_network_has_one(
     model = model_by("running", pretrained=pretrained)
     model.piece_size = piece_size
     assert opinion_share(asked, model) == share
+    assert SHARE == 0.25  # docs/gmm.md has the table that chose it
 
 
 def test_a_backbone_without_batch_norm_has_none() -> None:
