@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from driftgate.models.normalization import BatchNorm, batch_statistics, buffer_values, restore_buffers
+from driftgate.models.normalization import BatchNorm, batch_statistics, preserved_buffers
 from driftgate.models.source_model import ModelOutput, SourceModel
 from driftgate.state import State
 
@@ -44,7 +44,7 @@ class SecondOpinion(State):
         super().__init__()
         self.share = share
         kept = _running(model) if share > 0 and keeps_source else []
-        self.keep(statistics=torch.cat(kept).clone() if kept else torch.zeros(0))
+        self.keep(statistics=torch.cat(kept) if kept else torch.zeros(0))
 
     @torch.no_grad()
     def ask(self, model: SourceModel, images: Tensor, *, by_batch: bool) -> Tensor | None:
@@ -52,17 +52,13 @@ class SecondOpinion(State):
         where nobody asks. The network is left as it was."""
         if self.share == 0:
             return None
-        before = buffer_values(model)
-        try:
+        with preserved_buffers(model), batch_statistics(model, len(images), enabled=not by_batch):
             if by_batch and len(self.statistics):
                 first = 0
                 for running in _running(model):
                     running.copy_(self.statistics[first : first + len(running)])
                     first += len(running)
-            with batch_statistics(model, len(images), enabled=not by_batch):
-                logits: Tensor = model(images).logits
-        finally:
-            restore_buffers(model, before)
+            logits: Tensor = model(images).logits
         return logits
 
     def pool(self, output: ModelOutput, other: Tensor | None) -> ModelOutput:
