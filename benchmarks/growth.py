@@ -24,6 +24,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from driftgate.methods import create
+from driftgate.methods.effort import LabelledView
 from driftgate.methods.gmm import GMM
 from driftgate.models import SourceModel
 from driftgate.models.source_model import ModelOutput
@@ -60,7 +61,8 @@ def step(method: GMM, features: torch.Tensor, logits: torch.Tensor) -> None:
     output = ModelOutput(features.requires_grad_(), logits.requires_grad_())
     reduced = method.reducer(output.features)
     prediction, mixture, gate, *_ = method._assess(output, reduced)
-    terms = method._losses(output.logits, reduced, reduced.detach(), prediction.pseudo_labels, mixture.means)
+    view = LabelledView(reduced.detach(), output.logits.detach(), prediction.pseudo_labels, prediction.scores)
+    terms = method._losses(output.logits, reduced, view, prediction.pseudo_labels, mixture.means)
     loss = torch.stack(list(terms.values())).sum()
     torch.autograd.backward(loss)
     method.mixture, method.gate = mixture, gate

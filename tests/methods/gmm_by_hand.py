@@ -75,12 +75,14 @@ class GMMByHand:
         sure = sum(label != UNLABELED for label in answer.pseudo_labels) / len(images)
         if (self.steps - 1) % round(1 / self.settings["teach_share"]) or sure < self.settings["min_sure"]:
             return replace(answer, pseudo_labels=[UNLABELED] * len(images))
-        views, labels = [reduced], [*answer.pseudo_labels]
+        views, labels, disagreement = [reduced], [*answer.pseudo_labels], torch.zeros((), dtype=torch.float64)
         if self.settings["second_view"] != "none":
             view = draw(images)
             if self.settings["second_view"] == "half":
                 view = F.interpolate(view, size=(SIZE // 2, SIZE // 2), mode="bilinear", antialias=True)
-            views.append(self.forward(view)[2])
+            said, seen = self.forward(view)[1:]
+            views.append(seen)
+            disagreement = self.disagreement(answer.scores, logits.detach(), said)
             labels += answer.pseudo_labels
         contrastive = self.contrastive(torch.cat(views), labels)
         confident = self.cross_entropy(logits, answer.pseudo_labels)
@@ -89,8 +91,29 @@ class GMMByHand:
         self.shares.append(0.9 * self.shares[-1] + 0.1 * share if self.shares and max(self.shares) > 0 else share)
         need = min(1.0, max(0.2, max(self.shares) / 0.25))
         terms = self.settings["contrastive_weight"] * contrastive + self.settings["kl_weight"] * confident
-        self.learn(need * terms)
+        self.learn(need * (terms + self.settings["agreement_weight"] * disagreement))
         return answer
+
+    def disagreement(self, answers: Tensor, own: Tensor, logits: Tensor) -> Tensor:
+        """Mean over the samples of the sum over the classes of q log(q / p), p what another view says; q are the
+        answers to a power that makes them as sure as the network's own."""
+        said = logits.exp() / logits.exp().sum(dim=1, keepdim=True)
+
+        def doubt(rows: list[list[float]]) -> float:
+            return sum(-q / sum(row) * math.log(q / sum(row)) for row in rows for q in row if q > 0)
+
+        level = doubt(own.softmax(dim=1).tolist())
+        surest, least = 0.2, 1.0
+        while least - surest > 1e-6:
+            temperature = (surest + least) / 2
+            powers = [[q ** (1 / temperature) for q in row] for row in answers.tolist()]
+            surest, least = (temperature, least) if doubt(powers) < level else (surest, temperature)
+        powers = [[q ** (1 / least) for q in row] for row in answers.tolist()]
+        rows = [
+            sum(q / sum(row) * torch.log(q / sum(row) / p) for q, p in zip(row, found, strict=True))
+            for row, found in zip(powers, said, strict=True)
+        ]
+        return torch.stack([torch.as_tensor(row) for row in rows]).mean()
 
     def head_rows(self) -> Tensor:
         """(C, D) weight of the classifier: a length and a direction a class."""

@@ -65,6 +65,7 @@ FROZEN: dict[str, Any] = {
     "mean_term": "samples",
     "kl_weight": 1.0,
     "kl_temperature": 0.1,
+    "agreement_weight": 0.0,
 }
 
 CHANGED: dict[str, Any] = {
@@ -99,10 +100,15 @@ CHANGED: dict[str, Any] = {
     "self_pairs": True,
     "mean_term": "classes",
     "kl_weight": 0.3,
+    "agreement_weight": 5.0,
 }
 """Another value of each setting that the default step depends on."""
 
-BESIDE: dict[str, dict[str, Any]] = {"reduction": {"lr": 1e-4}, "piece_size": {"batch_norm": "running"}}
+BESIDE: dict[str, dict[str, Any]] = {
+    "reduction": {"lr": 1e-4},
+    "piece_size": {"batch_norm": "running"},
+    "agreement_weight": {"second_opinion": 0.25},
+}
 """What goes with it: a sum has as many terms as pairs, and a step that long carries every rounding away with it; the
 pieces of a batch have no statistics in common."""
 

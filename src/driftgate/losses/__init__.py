@@ -1,5 +1,6 @@
 """One file a loss; each is a pure function of tensors."""
 
+from driftgate.losses.agreement import agreement_loss, as_sure_as
 from driftgate.losses.contrastive import MeanTerm, contrastive_loss
 from driftgate.losses.entropy import mean_entropy, negative_marginal_entropy
 from driftgate.losses.info_nce import class_aware_info_nce
@@ -11,6 +12,8 @@ __all__ = [
     "MeanTerm",
     "Reduction",
     "UnknownPairs",
+    "agreement_loss",
+    "as_sure_as",
     "class_aware_info_nce",
     "contrastive_loss",
     "kl_from_uniform",

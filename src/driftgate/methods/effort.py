@@ -33,10 +33,13 @@ def is_due(steps: int, share: float) -> bool:
 
 
 class LabelledView(NamedTuple):
-    """Reduced features (M, R) of another view of M samples, and their pseudo-labels (M,)."""
+    """Another view of M samples: its reduced features (M, R) and logits (M, C), and of the samples themselves the
+    pseudo-labels (M,) and the class probabilities that the view is held against, (M, C)."""
 
     reduced: Tensor
+    logits: Tensor
     labels: Tensor
+    answers: Tensor
 
 
 def sure_enough(pseudo_labels: Tensor, share: float) -> bool:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from driftgate.export import Frozen, MixtureJudge
-from driftgate.losses import contrastive_loss, kl_loss
+from driftgate.losses import agreement_loss, as_sure_as, contrastive_loss, kl_loss
 from driftgate.memory import MixtureEvaluation, StreamingGMM
 from driftgate.memory.frozen import FrozenMixture
 from driftgate.memory.gmm import TOO_LARGE
@@ -51,6 +51,9 @@ from driftgate.novelty.share import ShareGate, share_bounds
 from driftgate.rng import seeded
 from driftgate.state import exact
 from driftgate.types import UNLABELED, DriftgateError, Prediction, Thresholds
+
+AGREEMENT = 10.0
+"""Weight of the agreement loss where there is a second opinion."""
 
 
 class Assessment(NamedTuple):
@@ -111,6 +114,8 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
             model.head, veto_below=chosen.veto_below, doubt_above=chosen.doubt_above, learns=head_learns
         )
         share = opinion_share(chosen.second_opinion, model)
+        by_default = AGREEMENT if share > 0 else 0.0
+        self.agreement_weight = by_default if chosen.agreement_weight is None else chosen.agreement_weight
         self.second_opinion = SecondOpinion(model, share, keeps_source=self.by_batch != 0)
         # For those who are answered by the first opinion alone, few samples and an exported network: it doubts less.
         self.gate_alone: Gate | None = self.gate.clone() if share > 0 else None
@@ -197,7 +202,7 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
         passes = self._passes(follow=by_batch)
         # First, for what it moves and puts back would invalidate a graph.
         other = self.second_opinion.ask(self.model, images, by_batch=by_batch)
-        output, reduced = self._view(passes, images, last=self.settings.contrastive_weight == 0)
+        output, reduced = self._view(passes, images, last=not self._learns_from_view)
         # By its own statistics every batch has the same mean, so the last norm layer is asked what it took away.
         shift = mixture_shift(self.mixture, reduced) if statistics is None else batch_mean_shift(self.model, statistics)
         # Copies until the end: whatever fails on the way, the state is that of the last good step.
@@ -212,7 +217,9 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
         self._tell(prediction)
         doubt = self.doubt
         if teaches:
-            view, unseen = self._second_view(passes, images, prediction.pseudo_labels)
+            # The pool of two opinions is in more doubt than each: who learns from it is not to grow undecided.
+            answers = as_sure_as(prediction.scores, output.logits.detach().float())
+            view, unseen = self._second_view(passes, images, prediction.pseudo_labels, answers)
             losses = self._losses(output.logits, reduced, view, prediction.pseudo_labels, mixture.means)
             if (above := self.settings.doubt_above) > 0:
                 doubt = follow_doubt(doubt, entropy(self.consent.logs(output)), above)
@@ -331,26 +338,36 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
             unknown_share=gate.unknown_share,
         )
 
-    def _second_view(self, passes: Passes, images: Tensor, labels: Tensor) -> tuple[LabelledView, Tensor | None]:
-        """Reduced features (M, R) of another view, the samples' labels (M,), and the ``largest`` of its outputs, which
-        nobody has looked at. Where samples go backward apart, it is a view of those with a label alone."""
+    @property
+    def _learns_from_view(self) -> bool:
+        """Whether any loss looks at the second view."""
+        return self.settings.contrastive_weight > 0 or self.agreement_weight > 0
+
+    def _second_view(
+        self, passes: Passes, images: Tensor, labels: Tensor, answers: Tensor
+    ) -> tuple[LabelledView, Tensor | None]:
+        """Another view of a batch, and the ``largest`` of its outputs, which nobody has looked at. Where samples go
+        backward apart, it is a view of those with a label alone."""
         if isinstance(passes, ApartPasses):
-            passes.choose(labels != UNLABELED)
-            images, labels = images[labels != UNLABELED], labels[labels != UNLABELED]
+            chosen = labels != UNLABELED
+            passes.choose(chosen)
+            images, labels, answers = images[chosen], labels[chosen], answers[chosen]
         if self.settings.second_view == "none" or not len(images):
-            return LabelledView(self.reducer.weight.new_zeros(0, self.reducer.out_features), labels[:0]), None
+            reduced = self.reducer.weight.new_zeros(0, self.reducer.out_features)
+            return LabelledView(reduced, answers[:0], labels[:0], answers[:0]), None
         images = self.views.weak(images, self.generator)
         if self.settings.second_view == "half":
             images = at_half(images)
-        # Without a contrastive loss only the statistics of batch norm follow both views, as in the released code.
-        with torch.set_grad_enabled(self.settings.contrastive_weight > 0):
+        # Where no loss looks at it only the statistics of batch norm follow both views, as in the released code.
+        with torch.set_grad_enabled(self._learns_from_view):
             output, reduced = self._view(passes, images)
-        return LabelledView(reduced, labels), largest(*output, reduced)
+        return LabelledView(reduced, output.logits, labels, answers), largest(*output, reduced)
 
     def _losses(
         self, logits: Tensor, reduced: Tensor, view: LabelledView, pseudo_labels: Tensor, means: Tensor
     ) -> dict[str, Tensor]:
-        """Eq. 8: the contrastive loss on both views and the KL divergence loss on the images themselves."""
+        """Eq. 8: the contrastive loss on both views and the KL divergence loss on the images themselves; beside it the
+        agreement of the second view with what was answered."""
         chosen = self.settings
         divergence = kl_loss(
             logits,
@@ -360,6 +377,8 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
             temperature=chosen.kl_temperature,
         )
         losses = {"kl": chosen.kl_weight * divergence}
+        if self.agreement_weight > 0:
+            losses["agreement"] = self.agreement_weight * agreement_loss(view.logits, view.answers)
         if chosen.contrastive_weight == 0:
             return losses
         contrastive = contrastive_loss(

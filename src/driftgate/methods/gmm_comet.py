@@ -39,8 +39,8 @@ class GMMCOMETSettings(GMMSettings):
         source_batch_norm: statistics the source model's copy normalises by: its ``running`` ones, or those of each
             ``batch``, as the training library of the released code has it.
 
-    What keeps ``gmm`` from harm is left to teacher and source model: ``second_opinion``, ``skip_unusual`` and
-    ``min_batch`` stay off.
+    What keeps ``gmm`` from harm is left to teacher and source model: ``second_opinion``, ``agreement_weight``,
+    ``skip_unusual`` and ``min_batch`` stay off.
     """
 
     adapt_layers: str = "all"
@@ -49,6 +49,7 @@ class GMMCOMETSettings(GMMSettings):
     veto_below: float = Field(default=0.0, ge=0.0, lt=1.0)
     doubt_above: float = Field(default=0.0, ge=0.0, lt=1.0)
     second_opinion: Literal[0] = 0
+    agreement_weight: Literal[0] = 0
     skip_unusual: Literal[False] = False
     min_batch: Literal[1] = 1
     novelty: str = "likelihood_entropy"
@@ -128,8 +129,8 @@ class GMMCOMET(
         self._tell(prediction)
         # Without a contrastive loss nobody looks at a second view, unless batch norm follows it.
         again = contrastive or self.settings.batch_norm == "batch"
-        labels = prediction.pseudo_labels
-        view, unseen = self._second_view(passes, images, labels) if again else (LabelledView(reduced, labels), None)
+        same = LabelledView(reduced, student.logits, prediction.pseudo_labels, prediction.scores)
+        view, unseen = self._second_view(passes, images, same.labels, same.answers) if again else (same, None)
         losses = self._losses(student.logits, reduced, view, prediction.pseudo_labels, mixture.means)
         losses["consistency"] = self._consistency(student.features, teacher.features, images)
         prediction = replace(prediction, losses=self._learn(passes, losses, unseen))
