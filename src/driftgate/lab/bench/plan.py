@@ -142,6 +142,11 @@ class RunJob(BaseModel, frozen=True):
             **self.playing.model_dump(),
         )
 
+    @property
+    def num_batches(self) -> int:
+        """Batches of the stream if everything can be read."""
+        return len(self.open_stream((1, 1)))
+
 
 Job = ModelJob | RunJob
 

@@ -1,4 +1,4 @@
-"""Figures of finished runs and of the demo: each takes a frame, as ``read_results`` gives it, and returns a figure.
+"""Figures of finished runs: each takes a frame, as ``read_results`` gives it, and returns a figure.
 
 The report, the documentation and users draw with the same functions; ``save_figure`` writes what they return.
 """
@@ -14,18 +14,13 @@ from driftgate.lab.figures.charts import (
     study_panel,
     tenths,
 )
-from driftgate.lab.figures.demo import FeatureView, demo, memory, project_mixture
 from driftgate.lab.figures.style import save_figure
 
 __all__ = [
-    "FeatureView",
     "along",
     "cost",
     "curves",
     "curves_in",
-    "demo",
-    "memory",
-    "project_mixture",
     "samples_used",
     "save_figure",
     "shares",
