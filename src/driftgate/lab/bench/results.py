@@ -212,8 +212,6 @@ def run_row(record: Record, path: Path, suite: str = "") -> dict[str, Any]:
         raise ValueError(f"it has no {', '.join(missing)}")
     score = _percent(record.metrics.get(record.score or ""))
     halves, tenths = [*record.halves, None, None][:2], [*record.tenths, *[None] * 10][:10]
-    released = _percent(record.metrics.get("h_score_released")) if record.score == "h_score" else score
-    released = math.nan if math.isnan(score) else released
     size = record.model.input_size
     return {
         "id": record.id or path.stem,
@@ -228,7 +226,6 @@ def run_row(record: Record, path: Path, suite: str = "") -> dict[str, Any]:
         "unknown_share": protocol.unknown_share,
         "metric": record.score,
         "score": score,
-        "score_as_released": released,
         **{column: _percent(record.metrics.get(metric)) for column, metric in METRICS.items()},
         "first_half": _percent(halves[0]),
         "second_half": _percent(halves[1]),
