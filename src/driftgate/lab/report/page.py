@@ -189,9 +189,9 @@ def _stream(suite: Results) -> Section:
 
 
 def _classes(suite: Results) -> Section:
-    large, small = [], []
-    for table in details.class_tables(suite):
-        (large if len(table.text) > details.MOST_CLASSES else small).append(table)
+    tables = details.class_tables(suite)
+    large = [table for table in tables if len(table.text) > details.MOST_CLASSES]
+    small = [table for table in tables if len(table.text) <= details.MOST_CLASSES]
     intro = WORDS["classes"] + (" There are too many for this page: see the tables beside it." if large else "")
     return Section("classes", "Classes", intro, closed=small, files=large)
 
