@@ -10,9 +10,9 @@ import pytest
 from lab.cli.commands import answer, refused
 from synthetic_runs import tiny_suite
 
-from driftgate.lab.bench.parts import parse_shares, playing_words, unusual
 from driftgate.lab.bench.plan import Plan, make_plan
 from driftgate.lab.bench.sweep import run_sweep, summarise
+from driftgate.lab.data.orders import parse_shares
 from driftgate.shifts import Shift
 from driftgate.types import DriftgateError
 
@@ -45,7 +45,7 @@ def test_shares_that_are_none(text: str) -> None:
 def test_usual_streams_are_the_runs_they_always_were() -> None:
     usual = plan().runs[0]
     assert plan(order="shuffled", repeat=1, arrangement="mixed", concentration=7.0).runs[0].id == usual.id
-    assert unusual(usual.playing.as_dict()) == {} == unusual({}), "records of older versions tell nothing of it"
+    assert usual.playing.unusual() == {}
     others = [plan(order="dirichlet"), plan(order="dirichlet", concentration=7.0), plan(arrangement="continual")]
     others += [plan(repeat=2), plan(unknown_shares=[0.5]), plan(unknown_shares="0->1")]
     assert len({usual.digest, *(other.runs[0].digest for other in others)}) == 7
@@ -56,7 +56,6 @@ def test_what_is_unusual_is_told() -> None:
     played = plan(order="dirichlet", arrangement="continual", repeat=3, unknown_shares=[0.25]).runs[0]
     assert "(dirichlet 0.1, continual, 3 passes, 0.25 unknown)" in played.label
     assert "unknown0.25" in played.id
-    assert playing_words(played.playing.as_dict()) == ["dirichlet 0.1", "continual", "3 passes"]
 
 
 def test_the_stream_is_what_the_suite_says() -> None:

@@ -13,8 +13,8 @@ from lab.bench.sweeps import KEYS, OF_THE_MACHINE, QUICK, moments, results, tiny
 from lab.cli.commands import answer, refused, run
 
 from driftgate.lab.bench.folder import SweepFolder
-from driftgate.lab.bench.parts import get_study
 from driftgate.lab.bench.plan import Plan, make_plan
+from driftgate.lab.bench.studies import get_study
 from driftgate.lab.bench.suite import read_suite
 from driftgate.lab.bench.sweep import run_sweep, score_of, summarise
 from driftgate.types import DriftgateError

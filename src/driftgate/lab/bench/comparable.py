@@ -14,8 +14,9 @@ from typing import Any
 
 import pandas as pd
 
-from driftgate.lab.bench.parts import STUDIES, USUAL
 from driftgate.lab.bench.plan import DIGITS
+from driftgate.lab.bench.studies import STUDIES
+from driftgate.lab.data.orders import USUAL
 
 Facts = dict[str, Any]
 LONGEST_LIST = 4

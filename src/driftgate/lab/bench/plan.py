@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
-from driftgate.lab.bench.parts import BASELINE, MethodEntry, Pair, Playing, Study, Variant, playing_words, unusual
-from driftgate.lab.bench.suite import Suite
+from driftgate.lab.bench.studies import BASELINE, Study, Variant
+from driftgate.lab.bench.suite import MethodEntry, Pair, Suite
 from driftgate.lab.data.datasets import DataSet, FileData, open_cached
-from driftgate.lab.data.orders import StreamShare
+from driftgate.lab.data.orders import Playing, StreamShare
 from driftgate.lab.data.streams import DomainStream
 from driftgate.lab.files import digest_of, file_sha256
 from driftgate.models import SourceModel
@@ -110,8 +110,8 @@ class RunJob(BaseModel, frozen=True):
 
     @property
     def label(self) -> str:
-        share = [] if self.unknown_share is None else [f"{self.unknown_share} unknown"]
-        words = [*([] if self.variant is None else [self.variant]), *playing_words(self.playing.as_dict()), *share]
+        share = None if self.unknown_share is None else f"{self.unknown_share} unknown"
+        words = list(filter(None, (self.variant, *self.playing.words(), share)))
         told = f" ({', '.join(words)})" if words else ""
         return f"{self.source} -> {self.target} {self.shift.value} {self.method}{told} seed {self.seed}"
 
@@ -204,7 +204,6 @@ def make_plan(
         model: a source model that is trained already; it must know the source classes of every shift.
     """
     entries = suite.methods if study is None else (suite.entry(study.method),)
-    suite.changed(methods=[entry.model_dump() for entry in entries]).check_methods()
     if model is None:
         check_backbone(suite.backbone)
         check_weights(suite.backbone, suite.weights)
@@ -334,7 +333,7 @@ class _Planner:
             "split": f"{split} {order}",
             "settings": _not_as_ever(settings),
             # Only what is not as usual, so that runs of versions that knew nothing else stay what they are.
-            **unusual(suite.playing.as_dict()),
+            **suite.playing.unusual(),
             **({} if share is None else {"unknown_share": share}),
             **({} if not model.classes else {"class_names": list(model.classes)}),
         }
@@ -362,7 +361,7 @@ class _Planner:
 
 
 def _not_as_ever(settings: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in settings.items() if name not in AS_EVER or AS_EVER[name] != value}
+    return {name: value for name, value in settings.items() if (name, value) not in AS_EVER.items()}
 
 
 def _images(data: DataSet, domains: Iterable[str]) -> list[int] | None:

@@ -16,10 +16,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from driftgate.lab.bench.names import JOINED, method_block, method_name, row_look
-from driftgate.lab.bench.parts import STUDIES
 from driftgate.lab.bench.published import PublishedSuite, published_suite
 from driftgate.lab.bench.results import SHIFTS, Results
 from driftgate.lab.bench.statistics import Summary, summarise
+from driftgate.lab.bench.studies import STUDIES
 from driftgate.lab.data.layouts import RECIPES
 
 MAX_PAIRS_IN_ONE_TABLE = 2

@@ -75,8 +75,8 @@ def _method_rows(classes: int, backbone: str) -> list[dict[str, Any]]:
 SIGNS = (("ge", ">="), ("gt", ">"), ("le", "<="), ("lt", "<"))
 """How pydantic calls the ends of a range, and how people write them."""
 
-_ATTRIBUTE = re.compile(r"^    (?=\S)((?:\w+(?:, )?)+): (.*)$")
-"""A line of a docstring's list of attributes: one name or several with one meaning."""
+_ATTRIBUTE = re.compile(r"^    ((?:\w+(?:, )?)+): (.*(?:\n {8}.*)*)", re.MULTILINE)
+"""An entry of a docstring's list of attributes: one name or several with one meaning, over one line or several."""
 
 
 def _show_settings(name: str, *, as_json: bool) -> None:
@@ -121,26 +121,10 @@ def _meanings(settings: type[MethodSettings]) -> dict[str, str]:
     """Setting -> what its class, or the nearest one before it, says of it under ``Attributes``."""
     found: dict[str, str] = {}
     for kind in settings.__mro__:
-        for name, text in _attributes(kind.__dict__.get("__doc__") or "").items():
-            found.setdefault(name, text)
-    return {name: found[name] for name in settings.model_fields if name in found}
-
-
-def _attributes(docstring: str) -> dict[str, str]:
-    lines = cleandoc(docstring).splitlines()
-    if "Attributes:" not in lines:
-        return {}
-    found: dict[str, str] = {}
-    names: list[str] = []
-    for line in lines[lines.index("Attributes:") + 1 :]:
-        start = _ATTRIBUTE.match(line)
-        if start is not None:
-            names = start[1].split(", ")
-            found |= dict.fromkeys(names, start[2])
-        elif line.startswith("        ") and names:
-            found |= {name: f"{found[name]} {line.strip()}" for name in names}
-        else:
-            break  # the list has ended
+        _, _, told = cleandoc(kind.__dict__.get("__doc__") or "").partition("Attributes:\n")
+        for line in _ATTRIBUTE.finditer(told):
+            for name in line[1].split(", "):
+                found.setdefault(name, " ".join(line[2].split()))
     return found
 
 

@@ -34,7 +34,6 @@ Device = Annotated[
     str,
     typer.Option("--device", help="Where to compute: auto takes what is there; cpu, cuda, cuda:1, mps, or any other."),
 ]
-Idle = Annotated[float | None, typer.Option("--idle", min=0.0, help="End after so many seconds without a new picture.")]
 Imports = Annotated[
     list[str] | None,
     typer.Option("--import", help="A module or file with methods of your own, to be known by name; repeat it."),
@@ -114,7 +113,7 @@ class PictureOptions:
 
     images: Path | None = option(None, "A plain folder of pictures, newest last, in place of --data: no labels.")
     follow: bool = option(False, "Go on with pictures that come into --images later, until Ctrl-C.")
-    idle: Idle = None
+    idle: float | None = option(None, "End after so many seconds without a new picture.", min=0.0)
     predictions: Path | None = option(None, "File (.csv) that gets a row for every picture of --images.")
 
 

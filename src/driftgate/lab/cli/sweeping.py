@@ -11,8 +11,8 @@ from typing import Any
 import typer
 
 from driftgate.lab.bench.folder import SweepFolder, read_all
-from driftgate.lab.bench.parts import STUDIES, get_study
 from driftgate.lab.bench.plan import Job, ModelJob, Plan, make_plan, merge_plans
+from driftgate.lab.bench.studies import STUDIES, get_study
 from driftgate.lab.bench.suite import Suite, builtin_suites, read_suite
 from driftgate.lab.bench.sweep import SweepResult, check_backend, default_workers, run_sweep, summarise
 from driftgate.lab.cli.console import duration, make_table, note, output, percent, print_json, print_result

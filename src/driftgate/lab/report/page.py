@@ -21,9 +21,9 @@ from driftgate.lab import figures
 from driftgate.lab.bench import standings
 from driftgate.lab.bench.comparable import shown, stream_facts
 from driftgate.lab.bench.names import OWN_METHOD, method_color, method_name
-from driftgate.lab.bench.parts import STUDIES
 from driftgate.lab.bench.published import published_document, published_suite
 from driftgate.lab.bench.results import Results, read_results
+from driftgate.lab.bench.studies import STUDIES
 from driftgate.lab.bench.table_writers import file_name, write_tables
 from driftgate.lab.bench.tables import Table, by_method, pairs_of, shifts_of, study_table, study_title, suite_tables
 from driftgate.lab.figures.style import color_variables, describe, save_figure, to_svg
