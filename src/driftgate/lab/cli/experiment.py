@@ -41,31 +41,26 @@ class Choice:
         names and the side of the pictures.
         """
         device, file, network = choose_device(self.given.device), self.given.model, self.given.network
-        if file is not None and file.is_dir():
-            raise DriftgateError(f"Expected the file of a source model but {file} is a folder; name the file in it.")
         names, side = self.given.class_names, self.given.network_size
-        named = names is not None or side is not None
-        if network is None:
-            if file is None:
-                raise DriftgateError(
-                    "Expected a model but got none; give --model FILE, or --network my_module:build for a network of "
-                    "your own."
-                )
-            if named:
-                raise DriftgateError(
-                    "Expected --class-names and --input-size only with --network; the file has its own."
-                )
-            return SourceModel.load(file).to(device)
-        own = build_network(network)
-        if not isinstance(own, SourceModel):
+        own = None if network is None else build_network(network)
+        if (names is not None or side is not None) and (own is None or isinstance(own, SourceModel)):
+            raise DriftgateError(
+                "Expected --class-names and --input-size only with --network, and one that was not wrapped: "
+                f"{network or 'the file'} has its own; leave them out."
+            )
+        if own is not None and not isinstance(own, SourceModel):
             size: dict[str, Any] = {} if side is None else {"input_size": (side, side)}
             own = wrap(own, None if names is None else read_class_names(names), **size)
-        elif named:
+        if file is not None:
+            if file.is_dir():
+                raise DriftgateError(f"Expected the file of a source model but {file} is a folder; name the file.")
+            return SourceModel.load(file, model=own).to(device)
+        if own is None:
             raise DriftgateError(
-                f"Expected no --class-names and no --input-size: {network} gives a model that has its own; leave them "
-                "out."
+                "Expected a model but got none; give --model FILE, or --network my_module:build for a network of your "
+                "own."
             )
-        return (own if file is None else SourceModel.load(file, model=own)).to(device)
+        return own.to(device)
 
     def create(self, model: SourceModel | None = None) -> Method:
         """The method around ``model``, or around the one that is named."""

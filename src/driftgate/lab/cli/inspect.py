@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import asdict, replace
+from dataclasses import replace
 from inspect import cleandoc
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -202,22 +202,28 @@ def cost(
             on_step=report,
         )
     found = choose_effort(costs, budget_seconds, budget_mib)
+    rows: list[dict[str, Any]] = [
+        {
+            **{"effort": cost.label, "seconds": cost.mean_seconds, "longest_seconds": max(cost.seconds)},
+            **{"to_inference": cost.mean_seconds / costs[0].mean_seconds, "peak_bytes": cost.peak_bytes},
+            **{"frames_per_second": batch_size / cost.mean_seconds, "fits": cost.fits(budget_seconds, budget_mib)},
+        }
+        for cost in costs
+    ]
     if as_json:
-        rows = [asdict(row) | {"fits": row.fits(budget_seconds, budget_mib)} for row in costs]
-        print_json({"method": chosen.method, "batch_size": batch_size, "costs": rows, "choice": found and found.effort})
+        print_json({"method": chosen.method, "batch_size": batch_size, "costs": rows, "choice": found and found.label})
         return
     columns = ("effort", "seconds a batch", "longest", "to inference", "peak MiB", "frames a second", "fits")
     shown = [
         (
-            *(row.effort, f"{row.seconds:.3f}", f"{row.longest_seconds:.3f}", f"{row.to_inference:.2f}"),
-            *(f"{row.peak_bytes / 2**20:,.0f}", f"{row.frames_per_second:.3g}"),
-            "yes" if row.fits(budget_seconds, budget_mib) else "no",
+            *(row["effort"], f"{row['seconds']:.3f}", f"{row['longest_seconds']:.3f}", f"{row['to_inference']:.2f}"),
+            *(f"{row['peak_bytes'] / 2**20:,.0f}", f"{row['frames_per_second']:.3g}", "yes" if row["fits"] else "no"),
         )
-        for row in costs
+        for row in rows
     ]
     output.print(make_table(f"{chosen.method}, {batch_size} samples a batch", columns, shown, left=("effort",)))
     output.print("- Peak of the process above the loaded model.", style="dim")
     if found is None:
         note("None fits; take smaller batches or pictures, or source-only, which is the inference itself.")
     elif budget_seconds is not None or budget_mib is not None:
-        note(f"effort={found.effort!r} fits: about {found.frames_per_second:.3g} frames a second.")
+        note(f"effort={found.label!r} fits: about {batch_size / found.mean_seconds:.3g} frames a second.")
