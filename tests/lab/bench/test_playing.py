@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ def test_shares_that_are_none(text: str) -> None:
 def test_usual_streams_are_the_runs_they_always_were() -> None:
     usual = plan().runs[0]
     assert plan(order="shuffled", repeat=1, arrangement="mixed", concentration=7.0).runs[0].id == usual.id
-    assert usual.playing.unusual() == {}
+    assert usual.suite.playing.unusual() == {}
     others = [plan(order="dirichlet"), plan(order="dirichlet", concentration=7.0), plan(arrangement="continual")]
     others += [plan(repeat=2), plan(unknown_shares=[0.5]), plan(unknown_shares="0->1")]
     assert len({usual.digest, *(other.runs[0].digest for other in others)}) == 7
@@ -64,7 +65,7 @@ def test_the_stream_is_what_the_suite_says() -> None:
     unknown = [int((batch.labels < 0).sum()) for batch in stream.batches()]
     assert sum(unknown) == 3 * 16
     one_pass = plan(repeat=3).runs[0]
-    assert len(one_pass.model_copy(update={"limit": None}).open_stream((28, 28))) == 3 * 79
+    assert len(replace(one_pass, limit=None).open_stream((28, 28))) == 3 * 79
 
 
 def test_every_share_is_a_stream_of_its_own() -> None:

@@ -123,7 +123,7 @@ def test_digits_is_the_demo() -> None:
     assert len(plan.models) == len(plan.runs) == 9
     for model in plan.models:
         assert PretrainSettings(**model.training) == PretrainSettings.for_dataset("digits", seed=model.seed)
-        assert (model.source, model.backbone, model.per_class) == ("rendered", "cnn", None)
+        assert (model.source, model.suite.backbone, model.per_class) == ("rendered", "cnn", None)
     assert {run.targets for run in plan.runs} == {("mnist",)} and {run.batch_size for run in plan.runs} == {64}
     from driftgate.lab.data.datasets import open_cached
 

@@ -17,6 +17,7 @@ from driftgate.lab.bench.plan import Plan, make_plan
 from driftgate.lab.bench.studies import get_study
 from driftgate.lab.bench.suite import read_suite
 from driftgate.lab.bench.sweep import run_sweep, score_of, summarise
+from driftgate.lab.data.datasets import open_cached
 from driftgate.types import DriftgateError
 
 
@@ -194,7 +195,7 @@ def test_classes_by_name(tmp_path: Path) -> None:
     run = plan.runs[1]
     data = run.model.open_data()
     assert data.class_names[:4] == ("7", "1", "3", "9") and plan.runs[0].model.id == plan.runs[2].model.id
-    plain = run.model.model_copy(update={"classes": ()}).open_data().domain("uci")
+    plain = open_cached("digits", None).domain("uci")
     named = data.domain("uci")
     assert [data.class_names[index] for index in named.classes[:50]] == [
         str(int(index)) for index in plain.classes[:50]

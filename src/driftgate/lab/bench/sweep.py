@@ -288,9 +288,9 @@ OnStep = Callable[[int, int], None]
 
 def train(job: ModelJob, folder: SweepFolder, on_step: OnStep, device: str = "cpu") -> None:
     """Train a source model; one that was stopped goes on."""
-    data = job.open_data()
+    data, suite = job.open_data(), job.suite
     names = data.class_names[: job.num_classes]
-    model = SourceModel.build(job.backbone, names, seed=job.seed, input_size=job.input_size, weights=job.weights)
+    model = SourceModel.build(suite.backbone, names, seed=job.seed, input_size=suite.input_size, weights=suite.weights)
     model.to(check_device(device))
     report = pretrain(
         model,
@@ -302,8 +302,9 @@ def train(job: ModelJob, folder: SweepFolder, on_step: OnStep, device: str = "cp
         on_step=lambda step: on_step(step.step, step.steps),
     )
     facts = {
-        **job.model_dump(include={"id", "source", "num_classes", "seed", "data", "backbone", "training", "per_class"}),
-        "input_size": model.spec.image_size,
+        **{"id": job.id, "data": suite.data, "source": job.source, "num_classes": job.num_classes, "seed": job.seed},
+        **{"backbone": suite.backbone, "input_size": model.spec.image_size, "training": job.training},
+        "per_class": job.per_class,
         **asdict(report),
         "versions": versions(),
         "digest": job.digest,
@@ -319,24 +320,23 @@ def run(job: RunJob, folder: SweepFolder, on_step: OnStep, device: str = "cpu") 
     record = folder.same_run(job)
     if record is None:
         record = _stream(job, folder, on_step, device)
-    named = job.model_dump(include={"id", "suite", "seed", "study", "variant"}, mode="json")
-    named |= {"source": job.source, "target": job.target, "shift": job.shift.value}
+    named = job.named
     text = json.dumps({**named, **{key: value for key, value in record.items() if key not in named}}, indent=2)
     write_text(folder.result_file(job), text + "\n")
 
 
 def _stream(job: RunJob, folder: SweepFolder, on_step: OnStep, device: str) -> dict[str, Any]:
-    split, file = job.class_split, folder.model_file(job.model)
+    split, file, suite = job.class_split, folder.model_file(job.model), job.suite
     model = SourceModel.load(file)
     model.check_class_names(job.model.open_data().class_names[: split.num_source])
     stream = job.open_stream(model.spec.image_size)
     method = create(job.method, model, device=device, **job.settings)
     started, first = time.perf_counter(), [0]
     protocol = {
-        **{"data": job.model.data, "source": job.source, "target": list(job.targets), "seed": job.seed},
-        **{"batch_size": job.batch_size, "drop_last": job.drop_last, "limit_batches": job.limit},
-        **job.playing.as_dict(),
-        **{"unknown_share": job.unknown_share, "preset": job.preset},
+        **{"data": suite.data, "source": job.model.source, "target": list(job.targets), "seed": job.seed},
+        **{"batch_size": job.batch_size, "drop_last": suite.drop_last, "limit_batches": job.limit},
+        **suite.playing.as_dict(),
+        **{"unknown_share": job.unknown_share, "preset": job.entry.preset_for(suite.data)},
         "model_id": file.stem if job.model.given is None else job.model.id,
     }
 
