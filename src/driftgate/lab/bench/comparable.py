@@ -121,11 +121,8 @@ def _known(**facts: str | None) -> Facts:
 
 def stream_facts(run: Any) -> Facts:
     """What all runs of a table must share, whatever their method, pair, shift and seed, as far as the record tells."""
-    protocol = run.protocol
-    found: Facts = _known(
-        **{"network": run.network, "input size": run.input_size, "batch size": protocol.batch_size},
-        **{"class order": protocol.class_order},
-    )
+    protocol, found = run.protocol, _known(network=run.network, **{"input size": run.input_size})
+    found |= _known(**{"batch size": protocol.batch_size, "class order": protocol.class_order})
     if protocol.model_fields_set & {"limit", "limit_batches"}:
         found["limit of batches"] = protocol.limit_batches or protocol.limit
     if protocol.drop_last is not None:
