@@ -162,19 +162,15 @@ def by_method(runs: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def by_variant(runs: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Runs by variant: by size where all are numbers, otherwise in the study's order."""
+    """Runs by variant: by size where all are numbers of one setting, otherwise in the study's order."""
     names = runs.variant.fillna("default")
     if runs.method.nunique() > 1:
         names = runs.method + ": " + names
-    found = list(dict.fromkeys(names))
-    sizes = {name: variant_number(name) for name in found}
-    if not any(map(math.isnan, sizes.values())) and len({name.rpartition("=")[0] for name in found}) == 1:
-        order = sorted(found, key=sizes.__getitem__)
-    else:
-        studies = [STUDIES[study] for study in runs.study.unique() if study in STUDIES]
-        known = [variant.name for study in studies for variant in study.variants]
-        order = [name for name in known if name in found] + sorted(set(found) - set(known))
-    return {name: runs[names == name] for name in order}
+    known = [variant.name for study in runs.study.unique() if study in STUDIES for variant in STUDIES[study].variants]
+    found = sorted(dict.fromkeys(names), key=lambda name: (known.index(name) if name in known else len(known), name))
+    if len({name.rpartition("=")[0] for name in found}) == 1 and not any(map(math.isnan, map(variant_number, found))):
+        found.sort(key=variant_number)
+    return {name: runs[names == name] for name in found}
 
 
 def variant_number(variant: str) -> float:
@@ -222,13 +218,13 @@ def _parts(column: Column, runs: pd.DataFrame) -> list[Column]:
 def score_cube(rows: Groups, parts: Sequence[Column], seeds: Sequence[int]) -> Array:
     """(rows, parts, seeds) of scores; NaN where there is no run or nothing was measured."""
     cube = np.full((len(rows), len(parts), len(seeds)), math.nan)
-    part_of, seed_of = {tuple(part): i for i, part in enumerate(parts)}, {seed: i for i, seed in enumerate(seeds)}
+    places = {tuple(part): place for place, part in enumerate(parts)}
     for row, runs in enumerate(rows.values()):
-        columns = (runs["shift"], runs.source, runs.target, runs.seed, runs.score)
-        for shift, source, target, seed, score in zip(*columns, strict=True):
-            part = part_of.get((shift, source, target))
-            if part is not None:
-                cube[row, part, seed_of[seed]] = score
+        for shift, source, target, seed, score in runs[["shift", "source", "target", "seed", "score"]].itertuples(
+            False
+        ):
+            if (shift, source, target) in places:
+                cube[row, places[shift, source, target], seeds.index(seed)] = score
     return cube
 
 
