@@ -82,8 +82,11 @@ def print_scores(plan: Plan, folder: SweepFolder, result: SweepResult, as_json: 
             texts = [percent(cell["mean"]) + spread for cell, spread in zip(cells, spreads, strict=True)]
             rows.append((name, *texts, str(sum(cell["runs"] for cell in cells))))
         title = f"{plan.suite.title or plan.suite.name}{'' if study is None else f': {study}'}"
-        told = f"{title}; accuracy for PDA, H-score otherwise, %: mean ± standard deviation over pairs and seeds"
-        output.print(make_table(told, ("", *found, "runs"), rows, left=("",)))
+        output.print(
+            f"{title}; accuracy for PDA, H-score otherwise, mean ± standard deviation over pairs and seeds, %",
+            markup=False,
+        )
+        output.print(make_table("", ("", *found, "runs"), rows, left=("",)))
 
 
 def show_plan(plan: Plan, folder: SweepFolder, workers: int, as_json: bool) -> None:
