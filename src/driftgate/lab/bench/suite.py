@@ -174,27 +174,7 @@ Side = Annotated[int, Field(ge=SMALLEST_SIDE)]
 
 
 class Suite(Playing, frozen=True, extra="forbid"):
-    """A benchmark; see docs/bench.md.
-
-    Attributes:
-        name: names the output folder and every record.
-        title: for people.
-        data: data set, as ``driftgate data check`` knows it.
-        backbone, weights, input_size: of the source models; None for the backbone's own weights and size.
-        pairs: sources and targets.
-        shifts: category shifts.
-        splits: classes of each shift as ``10/5/50``, for a data set without built-in splits or instead of them.
-        classes: the classes by name, instead of ``splits``; see ``ClassNames``.
-        class_order: of the class axis; see ``ClassSplit``.
-        methods: what runs on every stream.
-        batch_size, drop_last: of the streams.
-        limit: batches of each stream at most; None for all.
-        unknown_shares: play every stream once for each, with that share of unknown samples (``0.3``, ``0->0.8``),
-            instead of once with as many as there are.
-        seeds: each decides the order of the streams and what methods draw.
-        source_per_seed: train a source model of its own for each seed, instead of one that all seeds share.
-        training: settings of source training on top of the data set's own; see ``PretrainSettings``.
-    """
+    """A benchmark; docs/bench.md tells what each key means. None stands for what backbone or data have themselves."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
     title: str = ""

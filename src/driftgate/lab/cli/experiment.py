@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast, get_args
@@ -128,10 +128,9 @@ def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
         key, equals, value = pair.partition("=")
         if not equals or not key.strip():
             raise DriftgateError(f"Expected --set key=value but got {pair!r}; write it so.")
-        try:
+        settings[key.strip()] = value
+        with suppress(json.JSONDecodeError):
             settings[key.strip()] = json.loads(value)
-        except json.JSONDecodeError:
-            settings[key.strip()] = value
     if "seed" in settings:
         # One seed decides the stream too; two of them would make a record that says only half of it.
         raise DriftgateError(f"Expected no seed among the settings but got seed={settings['seed']}; use --seed.")
@@ -206,12 +205,9 @@ def build_network(text: str) -> nn.Module:
 
 def read_class_names(text: str) -> list[str]:
     """Names with commas between, or a file with one a line."""
-    file = Path(text)
-    if "," not in text and file.is_file():
-        names = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
-    else:
-        names = [name.strip() for name in text.split(",")]
-    names = [name for name in names if name]
+    is_file = "," not in text and Path(text).is_file()
+    found = Path(text).read_text(encoding="utf-8").splitlines() if is_file else text.split(",")
+    names = [name.strip() for name in found if name.strip()]
     if not names:
         raise DriftgateError(
             f"Expected class names with commas between, or a file with one a line, but got {text!r}; write them so."
