@@ -35,7 +35,7 @@ METRICS = {name: name for name in ("accuracy", "h_score", "known_accuracy", "unk
 METRICS["best_threshold"] = "best_threshold_score"
 """Column of the frame, in per cent -> metric of the record."""
 
-SMOOTHED = {"used_share": 5, "true_share": 0.1, "rejected_share": 0.1, "estimated_share": 0.1, "running_score": 1}
+SMOOTHED = {"used_share": 5, "rejected_share": 0.1, "running_score": 1}
 """Curves that are kept -> batches they are smoothed over, or the part of the stream."""
 
 logger = logging.getLogger(__name__)

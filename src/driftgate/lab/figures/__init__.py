@@ -4,7 +4,6 @@ The report, the documentation and users draw with the same functions; ``save_fig
 """
 
 from driftgate.lab.figures.charts import (
-    along,
     cost,
     curves,
     curves_in,
@@ -17,7 +16,6 @@ from driftgate.lab.figures.charts import (
 from driftgate.lab.figures.style import save_figure
 
 __all__ = [
-    "along",
     "cost",
     "curves",
     "curves_in",

@@ -35,7 +35,7 @@ LINEAR_UP_TO = 6.0
 """A cost axis is logarithmic where the dearest method costs more than so many times the cheapest."""
 
 
-def curves(runs: pd.DataFrame, series: str = "running_score") -> Figure:
+def curves(runs: pd.DataFrame, series: str = "running_score", title: str = "") -> Figure:
     """A series along the stream, of one shift and pair: thin lines the seeds, thick lines their mean."""
     shift, (source, target) = tables.shifts_of(runs)[0], tables.pairs_of(runs)[0]
     found = {method: curves_in(group, series) for method, group in tables.by_method(runs).items()}
@@ -45,8 +45,9 @@ def curves(runs: pd.DataFrame, series: str = "running_score") -> Figure:
         percent_axis(axes, [value for value, _ in ends])
         last = max((float(curve[-1, 0]) for some in found.values() for curve in some), default=0.0)
         along_axis(axes, last, "samples seen", ends)
-        axes.set_ylabel(f"running {tables.metric_of(shift)} (%)")
-        axes.set_title(f"{shift}, {tables.pair_label(source, target)}")
+        words = f"running {tables.metric_of(shift)}" if series == "running_score" else series.replace("_", " ")
+        axes.set_ylabel(f"{words} (%)")
+        axes.set_title(title or f"{shift}, {tables.pair_label(source, target)}")
     return figure
 
 
@@ -225,28 +226,6 @@ def shares(points: pd.DataFrame, value: str = "score") -> Figure:
         axes.set_xlim(-0.03 * last, 1.36 * last)
         axes.set_ylabel("score (%)" if value == "score" else "rejected share (%)")
         axes.set_title(f"{shift}, {'score' if value == 'score' else 'rejected share'} by share of unknown samples")
-    return figure
-
-
-def along(runs: pd.DataFrame, title: str) -> Figure:
-    """Rejected and estimated share along a stream whose share of unknown samples changes; dashed the truth."""
-    with styled():
-        figure, axes = new_figure()
-        truth, ends = _mean_in_percent(runs, "true_share"), []
-        if truth is not None:
-            axes.plot(*truth.T, **TRUTH)
-        for method, group in tables.by_method(runs).items():
-            rejected, estimated = (_mean_in_percent(group, name) for name in ("rejected_share", "estimated_share"))
-            if rejected is None:
-                continue
-            axes.plot(*rejected.T, **look(method))
-            if estimated is not None:
-                axes.plot(*estimated.T, **look(method, linestyle=(0, (1, 1.6))))
-            ends.append((float(rejected[-1, 1]), method))
-        axes.set_ylim(-3.0, 102.0)
-        along_axis(axes, 100.0, "share of the stream seen (%)", ends)
-        axes.set_ylabel("rejected share (%)")
-        axes.set_title(title)
     return figure
 
 

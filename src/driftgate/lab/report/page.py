@@ -225,7 +225,8 @@ def _shares(suite: Results) -> Section:
             if chosen.tenths.map(lambda scores: any(map(math.isfinite, scores))).any():
                 drawings.append(Drawing(f"{stem}-tenths", figures.tenths(chosen, f"{title}: score"), WORDS["tenths"]))
             if figures.curves_in(chosen, "rejected_share"):
-                drawings.append(Drawing(f"{stem}-along", figures.along(chosen, f"{title}: rejected"), WORDS["along"]))
+                figure = figures.curves(chosen, "rejected_share", f"{title}: rejected")
+                drawings.append(Drawing(f"{stem}-along", figure, WORDS["along"]))
         tables.append(details.share_table(suite, points))
     return Section("shares", "Share of unknown samples", WORDS["shares"], drawings, tables)
 
