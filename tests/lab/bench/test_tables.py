@@ -52,6 +52,7 @@ def test_layout(tmp_path: Path) -> None:
     table = table_of(tmp_path / "one", sweep())
     assert list(table.text.columns) == ["PDA, accuracy", "ODA, H-score", "OPDA, H-score", "Mean"]
     assert list(dict.fromkeys(table.data.row)) == list(METHODS) and table.starts == (3, 7)
+    assert to_latex(table).count(r"\midrule") == 3
     runs = [
         run
         for source in "abc"

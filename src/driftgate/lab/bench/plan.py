@@ -112,7 +112,7 @@ class ModelJob:
     @cached_property
     def digest(self) -> str:
         if self.given is not None:
-            return file_sha256(Path(self.given))
+            return str(_weights_digest(self.given))
         suite = self.suite
         return digest_of(
             {

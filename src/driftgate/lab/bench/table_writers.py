@@ -31,10 +31,10 @@ def to_markdown(table: Table) -> str:
 
 def to_latex(table: Table) -> str:
     """A booktabs table; the best bold, the second best underlined, the paper's numbers in a line of their own."""
-    heads, rows = _grid(table, r"\textbf{{{}}}", r"\underline{{{}}}", escape)
+    heads, rows = _grid(table, r"\textbf{{{}}}", r"\underline{{{}}}", escape, [r"\midrule"])
     marked = table.rank is not None and bool(table.rank.notna().any(axis=None))
     caption = [f"{table.title}.", *["Best bold, second best underlined."] * marked, *table.notes]
-    lines = [" & ".join(line) + r" \\" for line in (heads, *rows)]
+    lines = [line[0] if len(line) == 1 else " & ".join(line) + r" \\" for line in (heads, *rows)]
     return "\n".join(
         [
             *(r"% needs \usepackage{booktabs}", r"\begin{table}", r"\centering"),
@@ -45,11 +45,17 @@ def to_latex(table: Table) -> str:
     )
 
 
-def _grid(table: Table, best: str, second: str, clean: Callable[[str], str] = str) -> tuple[list[str], list[list[str]]]:
-    """The heads in one line, and the rows as text with their marks; below a row its second line, if it has one."""
-    patterns, rows = {"best": best, "second": second, "": "{}"}, []
+def _grid(
+    table: Table, best: str, second: str, clean: Callable[[str], str] = str, rule: Sequence[str] = ()
+) -> tuple[list[str], list[list[str]]]:
+    """The heads in one line, and the rows as text with their marks; below a row its second line, if it has one.
+
+    A ``rule`` is put before the rows that begin a block.
+    """
+    patterns, rows = {"best": best, "second": second, "": "{}"}, list[list[str]]()
     heads = [str(table.text.index.name or ""), *(_flat(group, label) for group, label, _ in table.heads())]
-    for name, _, cells in table.rows():
+    for name, starts, cells in table.rows():
+        rows += [list(rule)] if starts and rule else []
         rows.append([clean(name), *(patterns[cell.mark].format(clean(cell.text)) for cell in cells)])
         if any(cell.below for cell in cells):
             rows.append([clean(BELOW + table.below_is), *(clean(cell.below) for cell in cells)])
