@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from importlib import resources
 from typing import Any
 
 import numpy as np
@@ -63,26 +65,15 @@ def p_text(value: float) -> str:
     return EMPTY if math.isnan(value) else "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
-SHOWN: dict[str, tuple[str, Callable[[Any], str]]] = {
-    **{"method": ("Method", method_name), "pair": ("Pair", str), "shift": ("Shift", str), "seed": ("Seed", str)},
-    **{"mean": ("Mean score", number), "score": ("Score", number), "std": ("±", number), "n": ("Units", str)},
-    **{"interval": ("95 % interval", str), "rank": ("Rank", _whole), "missing": ("Missing cells", str)},
-    **{"best_threshold": ("Best threshold", number), "known_accuracy": ("Known", number)},
-    **{"unknown_accuracy": ("Unknown", number), "auroc": ("AUROC", number), "wins": ("Wins", str)},
-    **{"difference": ("Difference", signed), "t_p": ("t-test p", p_text), "t_p_holm": ("Holm p", p_text)},
-    **{"wilcoxon_p": ("Wilcoxon p", p_text), "state_bytes": ("State", bytes_text)},
-    **{"peak_bytes": ("Peak memory", bytes_text), "seconds": ("Time a batch", seconds_text)},
-    "source_free": ("Source-free", lambda free: "yes" if free else "no"),
-    **{f"tenth_{part}": (f"{part}.", number) for part in range(1, 11)},
-    **{"largest_fall": ("Largest fall", number), "runs": ("Runs", str), "batches": ("Batches", _whole)},
-    **{"rejected": ("Rejected", number), "estimated": ("Estimated", number), "part": ("Study", str)},
-    "unknown_share": ("Unknown share", lambda share: str(share).replace("->", " → ")),
-    **{"first_half": ("1st half", number), "second_half": ("2nd half", number), "samples": ("Samples", _whole)},
-    **{"skipped": ("Skipped", str), "model_id": ("Source model", lambda name: name or EMPTY)},
-    "kept": ("In the tables", lambda kept: "yes" if kept else "left out"),
-    **{"model": ("Model", str), "held_out": ("Held-out accuracy", number), "network": ("Network", str)},
-    "training": ("Training", str),
+FORMATS: dict[str, Callable[[Any], str]] = {
+    **{"text": lambda value: str(value).replace("->", " → ") or EMPTY, "yes": lambda value: "yes" if value else "no"},
+    **{"number": number, "whole": _whole, "signed": signed, "p": p_text, "bytes": bytes_text, "seconds": seconds_text},
+    "method": method_name,
 }
+WORDS = json.loads(resources.files("driftgate.lab.report").joinpath("words.json").read_text(encoding="utf-8"))
+"""What stands above and below the parts of a page."""
+
+SHOWN = {column: (head, FORMATS[kind]) for column, (head, kind) in WORDS["columns"].items()}
 """Column of a tidy table -> its head, and how a value is printed."""
 
 

@@ -28,14 +28,13 @@ from driftgate.lab.bench.table_writers import file_name, write_tables
 from driftgate.lab.bench.tables import Table, by_method, pairs_of, shifts_of, study_table, study_title, suite_tables
 from driftgate.lab.figures.style import color_variables, describe, save_figure, to_svg
 from driftgate.lab.report import details
+from driftgate.lab.report.details import WORDS
 from driftgate.metrics import DEFINITIONS
 from driftgate.stream import versions
 from driftgate.types import DriftgateError
 
 PAGE = "report.html"
 FIGURE_KINDS = ("pdf", "svg", "png")
-WORDS = json.loads(resources.files("driftgate.lab.report").joinpath("words.json").read_text(encoding="utf-8"))
-"""What stands above and below the parts of a page."""
 
 
 class Drawing(NamedTuple):
