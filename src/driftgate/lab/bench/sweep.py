@@ -135,10 +135,12 @@ def run_sweep(
     folder.prepare(plan.suite)
     imports = homes(dict.fromkeys(job.method for job in plan.runs))
     sweep = Sweep(folder.path, time.time(), None if chosen == "ray" else os.getpid(), imports, device, say)
-    before, pending = -1, plan.jobs
+    before, pending, pace = -1, plan.jobs, Pace(LINE_SECONDS)
     while pending := [job for job in pending if folder.state(job, sweep.since) == "open"]:
         if len(pending) == before:
             time.sleep(WAIT_SECONDS)  # nothing moved: what is left is in other hands
+            if pace.due():
+                say(f"Waiting for another sweep, which does {len(pending)} jobs.")
         before = len(pending)
         _attempt(_in_order(pending, folder), sweep, workers, chosen)
     folder.forget_failures([job for job in plan.jobs if folder.is_done(job)], sweep.since)
