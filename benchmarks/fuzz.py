@@ -141,7 +141,7 @@ def suites(folder: Path) -> Attempt:
             file.write_bytes(changed_bytes(SUITE.encode(), draw))
         else:
             file.write_text(json.dumps(changed_document(sound, draw)), encoding="utf-8")
-        read_suite(file).check_methods()
+        read_suite(file)
         return "read"
 
     return attempt

@@ -20,7 +20,7 @@ from driftgate.files import write_text
 from driftgate.lab.bench.sweep import single_thread
 from driftgate.lab.data.datasets import open_dataset
 from driftgate.lab.data.streams import DomainStream
-from driftgate.lab.demo import BATCH_SIZE, train_source
+from driftgate.lab.serve_demo import BATCH_SIZE, train_source
 from driftgate.methods import create
 from driftgate.shifts import Shift
 from driftgate.stream import run_stream

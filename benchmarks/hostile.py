@@ -26,7 +26,7 @@ from driftgate.guard import Guard
 from driftgate.lab.bench.sweep import single_thread
 from driftgate.lab.data.datasets import open_dataset
 from driftgate.lab.data.streams import DomainStream
-from driftgate.lab.demo import BATCH_SIZE, train_source
+from driftgate.lab.serve_demo import BATCH_SIZE, train_source
 from driftgate.methods import available, create
 from driftgate.methods.gradient import GradientMethod
 from driftgate.metrics import HScore, OnlineAccuracy

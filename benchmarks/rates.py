@@ -14,8 +14,8 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from driftgate.lab.bench.parts import Study, Variant
 from driftgate.lab.bench.plan import Plan, make_plan, merge_plans
+from driftgate.lab.bench.studies import Study, Variant
 from driftgate.lab.bench.suite import Suite, parse_seeds, read_suite
 from driftgate.lab.bench.sweep import run_sweep, summarise
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from driftgate.lab.bench.sweep import single_thread
 from driftgate.lab.data.datasets import open_dataset
 from driftgate.lab.data.streams import DomainStream
-from driftgate.lab.demo import BATCH_SIZE, train_source
+from driftgate.lab.serve_demo import BATCH_SIZE, train_source
 from driftgate.memory import StreamingGMM
 from driftgate.models import SourceModel
 from driftgate.models.normalization import batch_statistics, preserved_buffers

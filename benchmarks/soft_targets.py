@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 from driftgate.lab.data.datasets import open_dataset
 from driftgate.lab.data.streams import DomainStream
-from driftgate.lab.demo import BATCH_SIZE, DATA, train_source
+from driftgate.lab.serve_demo import BATCH_SIZE, train_source
 from driftgate.memory import nearest_but_first
 from driftgate.methods.batchwise import SoftTargetSettings
 from driftgate.methods.lead import LEADSettings
@@ -52,7 +52,7 @@ def own_neighbor_share(model: SourceModel, images: Tensor, bank: Tensor, count: 
 
 
 def row(shift: Shift, seed: int, batches: int) -> str:
-    data = open_dataset(DATA)
+    data = open_dataset("digits")
     split = data.split(shift)
     model = train_source(split, seed).eval()
     seconds: dict[str, list[float]] = {name: [] for name in RATIOS}

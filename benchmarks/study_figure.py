@@ -12,8 +12,8 @@ import textwrap
 
 from matplotlib.figure import Figure
 
-from driftgate.lab.bench.parts import STUDIES
 from driftgate.lab.bench.results import read_results
+from driftgate.lab.bench.studies import STUDIES
 from driftgate.lab.bench.tables import study_title
 from driftgate.lab.figures import save_figure, study_panel
 from driftgate.lab.figures.style import SIZE, styled

@@ -16,7 +16,7 @@ ROOT = Path(driftgate.__file__).parent
 LAYERS: list[set[str]] = [
     {"types", "text"},
     {"files"},
-    {"rng", "state", "checkpoint", "record", "resources", "extras", "moved", "plugins", "shifts"},
+    {"rng", "state", "checkpoint", "record", "resources", "extras", "plugins", "shifts"},
     {"models"},
     {"views"},
     {"memory"},
@@ -38,7 +38,6 @@ LAYERS: list[set[str]] = [
     {"lab.bench"},
     {"lab.figures"},
     {"lab.report"},
-    {"lab.demo"},
     {"lab.serve_demo"},
     {"lab.cli"},
 ]

@@ -22,12 +22,15 @@ from PIL import Image
 from record import Array, Plane, Run, Step, record
 from torch import Tensor
 
-from driftgate.lab.figures.demo import CLASS_COLORS
 from driftgate.lab.figures.style import FAINT, INK, KNOWN_COLOR, SOFT, STYLE, UNKNOWN_COLOR
 from driftgate.types import UNKNOWN, UNLABELED
 
 DOCS = Path(__file__).resolve().parents[1]
 PICTURES, DATA, DIGITS = DOCS / "pictures", DOCS / "assets" / "mixture-data.js", DOCS / "assets" / "mixture-digits.png"
+CLASS_COLORS = (
+    *("#1f78b4", "#1f8a72", "#c2559e", "#6a4c95", "#7fb800"),
+    *("#8c564c", "#17becf", "#4d5b9f", "#a05195", "#557a47"),
+)
 HALF = 1.177
 """Radius that holds half the mass of a two-dimensional Gaussian, in standard deviations."""
 

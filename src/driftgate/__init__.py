@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib
 
-from driftgate import moved
-
 TYPE_CHECKING = False  # as ``typing`` has it, whose import would cost more than all the rest of this file
 if TYPE_CHECKING:
     from typing import Any
@@ -45,8 +43,6 @@ _HOMES = {
     "stream_steps": "driftgate.stream",
     "wrap": "driftgate.models",
 }
-
-moved.install()
 
 
 def __getattr__(name: str) -> Any:

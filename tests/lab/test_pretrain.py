@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -15,7 +13,6 @@ from driftgate.lab.pretrain import (
     PretrainSettings,
     Training,
     accuracy_on,
-    estimate,
     learning_rate,
     pretrain,
 )
@@ -239,20 +236,6 @@ def test_a_checkpoint_of_another_training_is_refused(tmp_path):
         with pytest.raises(DriftgateError, match=message):
             pretrain(cnn_model(), toy_domain(per_class), SPLIT, settings, checkpoint=path)
     assert path.exists()
-
-
-def test_a_dry_run_predicts_the_time_and_changes_nothing():
-    model = dropping_model()
-    untouched = dropping_model()
-    before = torch.get_rng_state()
-    seconds = estimate(model, toy_domain(), SPLIT, SETTINGS)
-    assert math.isfinite(seconds)
-    assert seconds > 0
-    assert states_equal(model, untouched)
-    assert torch.equal(torch.get_rng_state(), before)
-    assert not model.training
-    longer = estimate(model, toy_domain(), SPLIT, SETTINGS.model_copy(update={"epochs": 3000}))
-    assert longer > 20 * seconds
 
 
 def test_a_split_with_other_classes_is_refused():

@@ -11,7 +11,6 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -193,37 +192,6 @@ def pretrain(
     model.set_precision("float32")  # whoever uses it says anew what it computes in
     logger.info("source training: %s", report)
     return report
-
-
-def estimate(
-    model: SourceModel, domain: Domains, split: ClassSplit, settings: PretrainSettings, **reading: Any
-) -> float:
-    """Seconds that ``pretrain`` would take: from two real steps, after which the model is as it was before.
-
-    ``reading`` is ``workers`` and ``strict``, as there.
-    """
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    samples, training = _begin(model, domain, split, settings, **reading)
-    moments = [time.perf_counter()]
-    try:
-        for batch in islice(samples.batches(settings.epochs), 2):
-            training.learn(batch)
-            moments.append(time.perf_counter())
-        model.eval()
-        for _ in islice(_features(model, samples.clean_batches()), 1):
-            moments.append(time.perf_counter())
-    finally:
-        model.eval()
-        model.set_precision("float32")
-        model.load_state_dict(before)
-    if len(moments) < 3:
-        raise DriftgateError(
-            "Expected readable source images but not one batch could be loaded; 'driftgate data check' names the files."
-        )
-    # The first step also allocates and warms up; the last interval is the forward pass of the statistics.
-    step, forward = moments[-2] - moments[-3], moments[-1] - moments[-2]
-    passes = (len(samples.train_indices) + len(samples.held_out_indices)) / settings.batch_size
-    return training.steps * step + passes * forward
 
 
 def learning_rate(lr: float, step: int, steps: int) -> float:

@@ -17,15 +17,15 @@ from torch import Tensor
 
 from driftgate.guard import GuardSettings
 from driftgate.lab.data.datasets import open_dataset
-from driftgate.lab.demo import DATA, TARGET, train_source
+from driftgate.lab.pretrain import PretrainSettings, pretrain
 from driftgate.models import SourceModel
 from driftgate.rng import seeded
 from driftgate.serve.service import Service
-from driftgate.shifts import Shift
+from driftgate.shifts import ClassSplit, Shift
 from driftgate.types import DriftgateError
 
 SHIFT = Shift.ODA
-BATCH, SECONDS = 64, 0.5
+BATCH_SIZE, SECONDS = 64, 0.5
 GUARD = GuardSettings(warmup=10, past=40, lag=5, snapshot_every=10, settle=8, slow_looks=20)
 """Quicker to judge than the default: nobody looks at a demo for an hour."""
 
@@ -42,10 +42,19 @@ CHAPTERS: tuple[tuple[str, int, Trouble], ...] = (
 """What is played, for how many batches, again and again."""
 
 
+def train_source(split: ClassSplit, seed: int) -> SourceModel:
+    """A small network that knows the typeset digits of the split's source classes, as the suite ``demo`` trains it."""
+    data = open_dataset("digits")
+    model = SourceModel.build("cnn", data.class_names[: split.num_source], seed=seed)
+    settings = PretrainSettings.for_dataset("digits", seed=seed)
+    pretrain(model, data.domain("rendered", seed=seed), split, settings, workers=0)
+    return model
+
+
 def demo_model(path: Path) -> SourceModel:
     """The model in ``path``, trained on typeset digits if it is not there yet: some 20 seconds."""
     if not path.exists():
-        split = open_dataset(DATA).split(SHIFT)
+        split = open_dataset("digits").split(SHIFT)
         train_source(split, 0).save(path)
     return SourceModel.load(path)
 
@@ -54,12 +63,12 @@ def demo_stream() -> Iterator[tuple[str, Tensor]]:
     """Chapter and batch (N, 3, 28, 28), for ever."""
     from driftgate.lab.data.digits import load_digits
 
-    images, _ = load_digits(TARGET)
+    images, _ = load_digits("mnist")
     generator = seeded(0)
     while True:
         for chapter, batches, trouble in CHAPTERS:
             for _ in range(batches):
-                chosen = torch.randint(len(images), (BATCH,), generator=generator)
+                chosen = torch.randint(len(images), (BATCH_SIZE,), generator=generator)
                 yield chapter, trouble(images[chosen].float() / 255.0, generator)
 
 

@@ -75,3 +75,11 @@ def is_there(pid: int) -> bool:
     # One that was killed but not yet waited for still answers.
     state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], check=False, capture_output=True, text=True).stdout
     return "Z" not in state
+
+
+def children(pid: int) -> set[int]:
+    """The processes that joblib has started for a process."""
+    told = subprocess.run(
+        ["ps", "-ww", "-o", "pid=", "-o", "args=", "--ppid", str(pid)], check=False, capture_output=True, text=True
+    )
+    return {int(line.split()[0]) for line in told.stdout.splitlines() if "loky" in line and "tracker" not in line}

@@ -8,8 +8,8 @@ from PIL import Image
 from support import load_benchmark
 from synthetic_runs import decay_study, novelty_study, tiny_suite, write_runs
 
-from driftgate.lab.bench.parts import STUDIES, get_study
 from driftgate.lab.bench.plan import Plan, make_plan
+from driftgate.lab.bench.studies import STUDIES, get_study
 from driftgate.methods.gmm import GMMSettings
 from driftgate.types import DriftgateError
 

@@ -51,7 +51,7 @@ def test_suite_on_a_generated_tree_up_to_its_report(
 
     facts = answer("report", out)
     page = Path(facts["page"]).read_text(encoding="utf-8")
-    text = next(Path(file) for file in facts["files"] if file.endswith(".csv")).read_text(encoding="utf-8")
+    text = next(Path(file) for file in facts["files"] if Path(file).name == f"{suite}.csv").read_text(encoding="utf-8")
     rows = [row for row in csv.DictReader(text.splitlines()) if row["source"] != "mean"]
     in_table = {(row["shift"], method_of(row["row"], row["shift"])) for row in rows}
     assert in_table == expected

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,9 @@ import pytest
 from lab.cli.commands import answer, refused
 from synthetic_runs import tiny_suite
 
-from driftgate.lab.bench.estimate import estimate_plan
-from driftgate.lab.bench.folder import SweepFolder
-from driftgate.lab.bench.parts import parse_shares, playing_words, unusual
 from driftgate.lab.bench.plan import Plan, make_plan
 from driftgate.lab.bench.sweep import run_sweep, summarise
+from driftgate.lab.data.orders import parse_shares
 from driftgate.shifts import Shift
 from driftgate.types import DriftgateError
 
@@ -47,7 +46,7 @@ def test_shares_that_are_none(text: str) -> None:
 def test_usual_streams_are_the_runs_they_always_were() -> None:
     usual = plan().runs[0]
     assert plan(order="shuffled", repeat=1, arrangement="mixed", concentration=7.0).runs[0].id == usual.id
-    assert unusual(usual.playing.as_dict()) == {} == unusual({}), "records of older versions tell nothing of it"
+    assert usual.suite.playing.unusual() == {}
     others = [plan(order="dirichlet"), plan(order="dirichlet", concentration=7.0), plan(arrangement="continual")]
     others += [plan(repeat=2), plan(unknown_shares=[0.5]), plan(unknown_shares="0->1")]
     assert len({usual.digest, *(other.runs[0].digest for other in others)}) == 7
@@ -58,7 +57,6 @@ def test_what_is_unusual_is_told() -> None:
     played = plan(order="dirichlet", arrangement="continual", repeat=3, unknown_shares=[0.25]).runs[0]
     assert "(dirichlet 0.1, continual, 3 passes, 0.25 unknown)" in played.label
     assert "unknown0.25" in played.id
-    assert playing_words(played.playing.as_dict()) == ["dirichlet 0.1", "continual", "3 passes"]
 
 
 def test_the_stream_is_what_the_suite_says() -> None:
@@ -67,7 +65,7 @@ def test_the_stream_is_what_the_suite_says() -> None:
     unknown = [int((batch.labels < 0).sum()) for batch in stream.batches()]
     assert sum(unknown) == 3 * 16
     one_pass = plan(repeat=3).runs[0]
-    assert len(one_pass.model_copy(update={"limit": None}).open_stream((28, 28))) == 3 * 79
+    assert len(replace(one_pass, limit=None).open_stream((28, 28))) == 3 * 79
 
 
 def test_every_share_is_a_stream_of_its_own() -> None:
@@ -81,11 +79,10 @@ def test_every_share_is_a_stream_of_its_own() -> None:
         plan(shifts=["PDA"], unknown_shares=[0.5])
 
 
-def test_the_number_of_batches_that_the_data_allows_is_told(tmp_path: Path) -> None:
-    expected = estimate_plan(plan(limit=None, unknown_shares="0,0.5,0.9"), SweepFolder(tmp_path))
-    told = {getattr(item.job, "unknown_share", "model"): item.batches for item in expected}
+def test_the_number_of_batches_that_the_data_allows_is_told() -> None:
+    told = {run.unknown_share: run.num_batches for run in plan(limit=None, unknown_shares="0,0.5,0.9").runs}
     # UCI has 720 samples of the four shared digits and 533 of the three new ones.
-    assert told == {"model": None, "0": 45, "0.5": 67, "0.9": 37}
+    assert told == {"0": 45, "0.5": 67, "0.9": 37}
 
 
 def test_records_tell_the_share_and_are_scored_by_what_is_there(tmp_path: Path) -> None:

@@ -12,12 +12,12 @@ import pytest
 from lab.bench.sweeps import KEYS, OF_THE_MACHINE, QUICK, moments, results, tiny, tiny_file, tiny_plan
 from lab.cli.commands import answer, refused, run
 
-from driftgate.lab.bench.estimate import Watcher, estimate_plan
 from driftgate.lab.bench.folder import SweepFolder
-from driftgate.lab.bench.parts import get_study
 from driftgate.lab.bench.plan import Plan, make_plan
+from driftgate.lab.bench.studies import get_study
 from driftgate.lab.bench.suite import read_suite
 from driftgate.lab.bench.sweep import run_sweep, score_of, summarise
+from driftgate.lab.data.datasets import open_cached
 from driftgate.types import DriftgateError
 
 
@@ -89,7 +89,6 @@ def test_a_model_with_an_older_name_is_used(copied: Path) -> None:
             file = copied / "models" / f"{job.id}{ending}"
             file.rename(file.with_name(f"rendered-PDA-{job.digest[:8]}{ending}"))
     assert all(folder.is_done(job) for job in plan.models)
-    assert Watcher(plan, folder, workers=1).look().models_done == 2
     result = run_sweep(plan, copied, backend="serial")
     assert not result.failures and len(list((copied / "models").glob("*.safetensors"))) == 2
     assert all(record["protocol"]["model_id"].startswith("rendered-PDA-") for record in result.records)
@@ -196,7 +195,7 @@ def test_classes_by_name(tmp_path: Path) -> None:
     run = plan.runs[1]
     data = run.model.open_data()
     assert data.class_names[:4] == ("7", "1", "3", "9") and plan.runs[0].model.id == plan.runs[2].model.id
-    plain = run.model.model_copy(update={"classes": ()}).open_data().domain("uci")
+    plain = open_cached("digits", None).domain("uci")
     named = data.domain("uci")
     assert [data.class_names[index] for index in named.classes[:50]] == [
         str(int(index)) for index in plain.classes[:50]
@@ -228,9 +227,8 @@ def test_a_record_that_cannot_be_read_is_done_again(
     plan, folder = tiny_plan(), SweepFolder(copied)
     file = folder.result_file(plan.runs[2])
     file.write_text(broken)
-    expected = estimate_plan(plan, folder)
-    assert [item.job.id for item in expected if not item.done] == [plan.runs[2].id]
-    assert len(folder.all_records()) == 5 and Watcher(plan, folder, workers=1).look().done == 5
+    assert [job.id for job in plan.jobs if not folder.is_done(job)] == [plan.runs[2].id]
+    assert len(folder.all_records()) == 5
     assert [file.name in record.getMessage() for record in caplog.records] == [True]  # said once, not at every look
     before = moments(copied)
     result = run_sweep(plan, copied, backend="serial")

@@ -69,10 +69,9 @@ def test_killed_and_started_again(serial: Path, tmp_path: Path, start: sweeps.St
     killed = start(*command)
     records = out / "records"
     sweeps.wait_for(lambda: killed.poll() is not None or (records.is_dir() and len(sweeps.moments(out)) >= 3))
-    sweeps.wait_for(lambda: SweepFolder(out).reports())
-    workers = {report["pid"] for report in SweepFolder(out).reports()}
+    workers = sweeps.children(killed.pid)
     killed.kill()
-    assert killed.wait() == -signal.SIGKILL and killed.pid not in workers
+    assert killed.wait() == -signal.SIGKILL and workers
     # The workers notice that nobody wants their results any more, and end too.
     sweeps.wait_for(lambda: not any(map(sweeps.is_there, workers)), 60)
     before = sweeps.moments(out)
@@ -134,13 +133,9 @@ def test_a_killed_worker_costs_only_its_own_run(serial: Path, tmp_path: Path) ->
     folder, killed = SweepFolder(tmp_path), []
 
     def kill_one() -> None:
-        while not killed:
-            for report in folder.reports() if folder.progress.is_dir() else []:
-                if report["pid"] != os.getpid():
-                    killed.append(report["pid"])
-                    os.kill(report["pid"], signal.SIGKILL)
-                    return
-            time.sleep(0.01)
+        sweeps.wait_for(lambda: any(folder.models.glob("*.safetensors")))  # a worker has begun
+        killed.append(max(sweeps.children(os.getpid())))
+        os.kill(killed[0], signal.SIGKILL)
 
     killer = threading.Thread(target=kill_one)
     killer.start()
@@ -154,11 +149,11 @@ def test_a_killed_worker_costs_only_its_own_run(serial: Path, tmp_path: Path) ->
 def test_a_run_that_kills_its_process_fails_alone(
     backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def kill_myself(job: Job, sweep: Sweep) -> None:
+    def kill_myself(job: Job, sweep: Sweep, turn: tuple[int, int]) -> None:
         """A run that takes its process with it; defined here, for a worker cannot import this file."""
         if isinstance(job, RunJob) and job.method == "bn-stats":
             os.kill(os.getpid(), signal.SIGKILL)
-        work(job, sweep)
+        work(job, sweep, turn)
 
     monkeypatch.setattr(sweep_module, "work", kill_myself)
     plan = sweeps.tiny_plan(shifts=["PDA"])

@@ -60,26 +60,17 @@ def test_interruption_ends_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (result.exit_code, result.stdout, result.stderr) == (130, "", "Interrupted.\n")
 
 
-def test_a_file_that_cannot_be_written_is_the_users_to_mend(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
-    assert "file" in refused("memory", "--classes", 2, "--plot", tmp_path / "file" / "memory.png")
-
-
 def test_unknown_options_are_refused() -> None:
     result = run("memory", "--clases", "9")
     assert result.exit_code == 2 and "--clases" in result.stderr
 
 
-def test_memory_prints_the_supplements_comparison(tmp_path: Path) -> None:
-    rows = answer("memory", "--classes", "9, 200", "--plot", tmp_path / "memory.png")
-    assert [row["classes"] for row in rows] == [9, 200]
-    assert rows[0]["gmm"]["measured_bytes"] == 77_220
-    assert rows[0]["tied"]["measured_bytes"] == 10_660
-    assert rows[0]["break_even_queue_length"] == 73
-    assert (tmp_path / "memory.png").read_bytes().startswith(b"\x89PNG")
+def test_memory_prints_the_supplements_comparison() -> None:
+    found = answer("memory", "--classes", "9, 200")
+    assert set(found) == {"9", "200"} and found["9"]["mixture"]["measured_bytes"] == 77_220
     text = run("memory", "--classes", "9").stdout
     assert "94,098.23" in text and "292.57" in text and "75.41" in text
-    assert "GMM, tied" in text and "10.41" in text and "3.56 %" in text
+    assert "tied mixture" in text and "10.41" in text and "from 73 on" in text
 
 
 @pytest.mark.parametrize("classes", ["", "9,", "0", "-3", "nine", "9;200"])
@@ -108,13 +99,6 @@ def test_data_check_reports_a_tree(tree: Path) -> None:
 def test_data_check_refuses_unknown_names_and_orders(tree: Path) -> None:
     assert "'imagenet'" in refused("data", "check", "imagenet", "--root", tree)
     assert "shared-first" in refused("data", "check", "folder", "--root", tree, "--class-order", "random")
-
-
-@pytest.mark.parametrize("name", ["p.xyz", "p", "p.pgf"])
-def test_memory_refuses_pictures_of_no_known_kind(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("driftgate.lab.bench.footprint.compare", None)
-    message = refused("memory", "--plot", tmp_path / name)
-    assert ".png" in message and ".svg" in message
 
 
 def test_data_check_ends_with_1_where_something_is_amiss(

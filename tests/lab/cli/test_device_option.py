@@ -13,7 +13,7 @@ from lab.cli.commands import adapt_command, pretrain_command, refused, run
 from driftgate.lab.cli.experiment import choose_device
 from driftgate.models import SourceModel
 
-COMPUTES = ("adapt", "bench", "ablate", "pretrain", "serve", "watch")
+COMPUTES = ("adapt", "bench", "ablate", "pretrain", "serve")
 
 
 @pytest.mark.parametrize("command", COMPUTES)

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from PIL import Image
 
 from driftgate.lab.data import domains
@@ -15,16 +13,6 @@ from driftgate.lab.data.loading import BrokenImage, Transform
 from driftgate.types import DriftgateError
 
 MakePicture = Callable[..., Path]
-
-
-@given(
-    st.lists(st.binary(max_size=20) | st.sampled_from([b"", b"/", b"a/b", b"a/c", b"/a/b", b"a//b", b"b"]), max_size=30)
-)
-def test_path_table_gives_back_what_it_got(paths: list[bytes]) -> None:
-    table = domains.PathTable(paths)
-    assert [table[index] for index in range(len(table))] == paths
-    with pytest.raises(IndexError):
-        table[len(paths)]
 
 
 def test_tree_in_ascii_order_without_hidden_files(tmp_path: Path, make_picture: MakePicture) -> None:

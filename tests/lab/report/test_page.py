@@ -96,9 +96,9 @@ def test_the_parts_are_there(html: str, page: Page) -> None:
     for words in (
         *("Summary", "Results", "Paired comparison", "Memory and time", "Ablations", "Along the stream", "Runs"),
         *("Failures", "Metric definitions", "Best threshold", "Known", "Unknown", "AUROC", "Mean rank"),
-        *("GMM leads with", f"{14 * 9 + 5 * 9 + 4 * 2} runs", "torch", "2.13.0", "what accuracy means"),
+        *("mean over 3 of 3 cells", f"{14 * 9 + 5 * 9 + 4 * 2} runs", "torch", "2.13.0", "what accuracy means"),
         "Slightly better from 1 down to 0.99",  # what the paper says of the study
-        "runs and 95 % intervals",
+        "95 % interval",
     ):
         assert words in page.text, words
     assert "out of <memory>" in page.text and "out of <memory>" not in html, "what comes from outside is text"
@@ -159,7 +159,6 @@ def test_the_same_runs_give_the_same_page(folder: Path, html: str, tmp_path: Pat
 
 def test_small_and_partial_results(tmp_path: Path) -> None:
     page = page_of(tmp_path / "one", [record()])
-    assert "there is no other method to compare it with" in page.text
     assert not any(
         word in page.text for word in ("Paired comparison", "Score against", "Ablations", "own source model")
     )
@@ -172,7 +171,7 @@ def test_small_and_partial_results(tmp_path: Path) -> None:
         del bare[key]
     scoreless["metrics"]["h_score"] = None
     scoreless["series"]["running_score"] = [None] * 40
-    assert "GMM reaches" in page_of(tmp_path / "gaps", [bare, scoreless]).text
+    assert "Memory and time" in page_of(tmp_path / "gaps", [bare, scoreless]).text
 
 
 def test_one_seed_is_called_one_seed(tmp_path: Path) -> None:
@@ -181,7 +180,8 @@ def test_one_seed_is_called_one_seed(tmp_path: Path) -> None:
     runs = [record(name, shift, 0, **model) for name in ("gmm", "glc") for shift in ("PDA", "ODA")]
     page = page_of(tmp_path, runs)
     assert "One seed was run" in page.text and "own source model" not in page.text
-    assert "too few from different source models to say anything about chance" in page.text and "p =" not in page.text
+    with (tmp_path / "out" / "tables" / "digits-against-gmm.csv").open() as file:
+        assert [row["t_p"] for row in csv.DictReader(file)] == [""]
 
 
 def test_classes_have_their_own_tables(tmp_path: Path) -> None:
@@ -253,7 +253,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert {path.suffix for path in (tmp_path / "out" / "figures").iterdir()} == {".pdf"}
     assert "Office-Home" in Page((tmp_path / "out" / "report.html").read_text()).text
     alone = run("report", write_runs(tmp_path / "c", [record()]))
-    assert alone.exit_code == 0 and "GMM reaches" in alone.stdout
+    assert alone.exit_code == 0 and "GMM" in alone.stdout
     assert (tmp_path / "c" / "report" / "report.html").exists()
     assert "there is no such folder" in refused("report", tmp_path / "nothing") and not (tmp_path / "nothing").exists()
     assert "pdf, svg, png" in refused("report", tmp_path / "c", "--figures", "gif")

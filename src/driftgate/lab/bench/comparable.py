@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pandas as pd
 
-from driftgate.lab.bench.parts import STUDIES, USUAL
 from driftgate.lab.bench.plan import DIGITS
+from driftgate.lab.bench.studies import STUDIES
+from driftgate.lab.data.orders import USUAL
 
 Facts = dict[str, Any]
 LONGEST_LIST = 4
@@ -34,36 +35,40 @@ def choose(runs: pd.DataFrame, models: Mapping[str, Facts]) -> tuple[pd.DataFram
     study = STUDIES.get(runs.study.iloc[0] or "")
     variants = () if study is None else study.variants
     varied = {name for variant in variants for name in variant.settings}
-    varied |= {"batch size"} if any(variant.batch_size for variant in variants) else set()
-    varied |= {"class order"} if any(variant.class_order for variant in variants) else set()
+    varied |= {"batch size" for variant in variants if variant.batch_size}
+    varied |= {"class order" for variant in variants if variant.class_order}
     recipes = {name[-DIGITS:]: _recipe(model) for name, model in models.items() if model.get("training")}
-    rows = {run.Index: run for run in runs.itertuples()}
-    conditions = _completed(
-        {key: _without({**stream_facts(run), **recipes.get(run.model, {})}, varied) for key, run in rows.items()}
-    )
-    splits = _completed({key: _known(shift=run.shift, split=run.protocol.split) for key, run in rows.items()})
-    places = {key: " ".join((run.source, run.shift, _own_seed(run.model_id))) for key, run in rows.items()}
-    sources = _completed({key: _known(place=places[key], **{"source model": run.model}) for key, run in rows.items()})
-    settings = {key: {"method": run.method, **run.settings} for key, run in rows.items()}
-    base = {key: _without(facts, varied) for key, facts in settings.items()}
-    by_shift = [None] * len(rows) if study or runs.study.iloc[0] else list(runs["shift"])
-    names = runs.variant.fillna("")
-    units = runs[["shift", "source", "target", "seed", "unknown_share"]].fillna("").apply(tuple, axis=1)
-    steps: tuple[tuple[list[Any], dict[Any, Facts]], ...] = (
-        ([None] * len(rows), conditions),
+    one_shift = bool(runs.study.iloc[0])  # a study is held to one base under all shifts
+    steps: tuple[tuple[Callable[[Any], Any], Callable[[Any], Facts], set[str]], ...] = (
+        (lambda run: None, lambda run: {**stream_facts(run), **recipes.get(run.model, {})}, varied),
         # Without unknown samples a stream has another split, and another score.
-        (list(zip(runs["shift"], runs.metric, strict=True)), splits),
-        (list(places.values()), sources),
-        (list(zip(runs.method, by_shift, strict=True)), base),
-        (list(zip(runs.method, names, runs["shift"], strict=True)), settings),
-        (list(zip(runs.method, names, units, strict=True)), {key: {"run": run.id} for key, run in rows.items()}),
+        (lambda run: (run.shift, run.metric), lambda run: _known(shift=run.shift, split=run.protocol.split), set()),
+        (_model_place, lambda run: _known(place=str(_model_place(run)), **{"source model": run.model}), set()),
+        (lambda run: (run.method, one_shift or run.shift), _settings, varied),
+        (lambda run: (run.method, run.variant, run.shift), _settings, set()),
+        (
+            lambda run: (run.method, run.variant, run.shift, run.source, run.target, run.seed, run.unknown_share),
+            lambda run: {"run": run.id},
+            set(),
+        ),
     )
     kept, notes = runs, []
-    for place, facts in steps:
-        where = pd.Series([str(one) for one in place], index=runs.index)[kept.index]
-        kept, found = _keep_one(kept, where, facts)
+    for place, facts, free in steps:
+        rows = {run.Index: run for run in kept.itertuples()}
+        told = {key: {name: v for name, v in facts(run).items() if name not in free} for key, run in rows.items()}
+        where = pd.Series([str(place(run)) for run in rows.values()], index=kept.index)
+        kept, found = _keep_one(kept, where, _completed(told))
         notes += found
     return kept, notes
+
+
+def _model_place(run: Any) -> tuple[str, str, str]:
+    """Where one source model is expected."""
+    return run.source, run.shift, _own_seed(run.model_id)
+
+
+def _settings(run: Any) -> Facts:
+    return {"method": run.method, **run.settings}
 
 
 def mixed_runs(runs: pd.DataFrame) -> list[str]:
@@ -110,21 +115,14 @@ def _completed(facts: Mapping[Any, Facts]) -> dict[Any, Facts]:
     return {key: whole[text] for key, text in texts.items()}
 
 
-def _without(facts: Facts, names: set[str]) -> Facts:
-    return {name: value for name, value in facts.items() if name not in names}
-
-
 def _known(**facts: str | None) -> Facts:
     return {name: value for name, value in facts.items() if value}
 
 
 def stream_facts(run: Any) -> Facts:
     """What all runs of a table must share, whatever their method, pair, shift and seed, as far as the record tells."""
-    protocol = run.protocol
-    found: Facts = _known(
-        **{"network": run.network, "input size": run.input_size, "batch size": protocol.batch_size},
-        **{"class order": protocol.class_order},
-    )
+    protocol, found = run.protocol, _known(network=run.network, **{"input size": run.input_size})
+    found |= _known(**{"batch size": protocol.batch_size, "class order": protocol.class_order})
     if protocol.model_fields_set & {"limit", "limit_batches"}:
         found["limit of batches"] = protocol.limit_batches or protocol.limit
     if protocol.drop_last is not None:

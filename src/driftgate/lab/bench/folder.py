@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import socket
 import time
 from collections.abc import Iterable, Iterator
@@ -48,7 +47,6 @@ class SweepFolder:
                 with suppress(OSError):
                     if time.time() - left.stat().st_mtime > STALE_SECONDS:
                         left.unlink()
-        self.reports()
         with FileLock(self.locks / "suite.lock"):
             self._note_suite(suite)
 
@@ -90,9 +88,6 @@ class SweepFolder:
 
     def failure_file(self, job: Job) -> Path:
         return self.failures / f"{job.id}.json"
-
-    def report_file(self, job_id: str) -> Path:
-        return self.progress / f"{job_id}.json"
 
     def state(self, job: Job, since: float) -> State:
         """Whether a job is finished, or has failed since a moment, or is still to be done."""
@@ -148,23 +143,6 @@ class SweepFolder:
                 yield True
         except Timeout:
             yield False
-
-    def report(self, job: Job, done: int, total: int, score: float | None = None) -> None:
-        """Tell whoever looks how far a job is; its lock must be held."""
-        facts = {"id": job.id, "digest": job.digest, "label": job.label, "done": done, "total": total, "score": score}
-        # Nobody needs it after a power cut, and it is written often.
-        write_text(self.report_file(job.id), json.dumps({**facts, "pid": os.getpid()}), durable=False)
-
-    def reports(self) -> list[dict[str, Any]]:
-        """How far the jobs are that are being done, here or elsewhere; what a killed process left is removed."""
-        found = []
-        for report in read_all(self.progress):
-            with self.lock(report["digest"]) as nobody_does_it:
-                if nobody_does_it:
-                    self.report_file(report["id"]).unlink(missing_ok=True)
-                else:
-                    found.append(report)
-        return found
 
 
 def read_all(folder: Path) -> list[dict[str, Any]]:

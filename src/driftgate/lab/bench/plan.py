@@ -9,16 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel
-
-from driftgate.lab.bench.parts import BASELINE, MethodEntry, Pair, Playing, Study, Variant, playing_words, unusual
-from driftgate.lab.bench.suite import Suite
-from driftgate.lab.data.datasets import DataSet, FileData, open_cached
+from driftgate.lab.bench.studies import BASELINE, Study, Variant
+from driftgate.lab.bench.suite import MethodEntry, Suite
+from driftgate.lab.data.datasets import DataSet, open_cached
 from driftgate.lab.data.orders import StreamShare
 from driftgate.lab.data.streams import DomainStream
 from driftgate.lab.files import digest_of, file_sha256
@@ -35,115 +33,11 @@ DIGITS = 8
 LONGEST_NAME = 150
 """Characters of an id before its hash; file systems take 255 with endings."""
 
+QUICK_PER_CLASS = 40
+"""Source images of each class in a quick training, which has one epoch."""
 
-class ModelJob(BaseModel, frozen=True):
-    """A source model to train: ``data`` under ``root``, domain ``source``, its first ``num_classes`` classes.
-
-    Shifts with as many source classes share it. ``training`` holds all of ``PretrainSettings``, ``per_class`` the
-    number of images of each class to train on at most, ``digest`` the whole hash, ``classes`` the classes that stand
-    first where the suite names them, ``given`` the file of a model that is trained already.
-    """
-
-    id: str
-    digest: str
-    data: str
-    root: str | None
-    source: str
-    num_classes: int
-    seed: int
-    backbone: str
-    weights: str | None
-    input_size: tuple[int, int] | None
-    training: dict[str, Any]
-    per_class: int | None
-    classes: tuple[str, ...] = ()
-    given: str | None = None
-
-    @property
-    def label(self) -> str:
-        return f"{self.source} {self.num_classes} classes seed {self.seed}: source training"
-
-    def open_data(self) -> DataSet:
-        """The data set, its classes in the order of this model's."""
-        return open_cached(self.data, self.root, self.classes)
-
-    @property
-    def class_split(self) -> ClassSplit:
-        """The source classes alone: what a target shares or adds makes no difference here."""
-        return ClassSplit(self.num_classes, 0, 0)
-
-
-class RunJob(BaseModel, frozen=True):
-    """One method over one stream, on the source model of ``model``.
-
-    ``settings`` holds all settings of the method, ``limit`` the number of batches at most, ``unknown_share`` the share
-    of unknown samples where it is not that of the data, ``study`` and ``variant`` what an ablation calls it.
-    """
-
-    id: str
-    digest: str
-    suite: str
-    model: ModelJob
-    targets: tuple[str, ...]
-    shift: Shift
-    split: str
-    class_order: ClassOrder
-    method: str
-    preset: str | None
-    settings: dict[str, Any]
-    seed: int
-    batch_size: int
-    drop_last: bool
-    limit: int | None
-    playing: Playing
-    unknown_share: str | None
-    study: str | None
-    variant: str | None
-
-    @property
-    def source(self) -> str:
-        return self.model.source
-
-    @property
-    def target(self) -> str:
-        return "+".join(self.targets)
-
-    @property
-    def label(self) -> str:
-        share = [] if self.unknown_share is None else [f"{self.unknown_share} unknown"]
-        words = [*([] if self.variant is None else [self.variant]), *playing_words(self.playing.as_dict()), *share]
-        told = f" ({', '.join(words)})" if words else ""
-        return f"{self.source} -> {self.target} {self.shift.value} {self.method}{told} seed {self.seed}"
-
-    @property
-    def share(self) -> StreamShare | None:
-        """The share of unknown samples, if it is not that of the data."""
-        return None if self.unknown_share is None else StreamShare.parse(self.unknown_share)
-
-    @property
-    def class_split(self) -> ClassSplit:
-        """The split that says which classes come and what scores them."""
-        split = ClassSplit.parse(self.split, self.class_order)
-        return split if self.share is None else self.share.scored(split)
-
-    def open_stream(self, input_size: tuple[int, int]) -> DomainStream:
-        """The stream, in an order of the seed's."""
-        data = self.model.open_data()
-        return DomainStream(
-            [data.domain(name, seed=self.seed) for name in self.targets],
-            self.class_split,
-            input_size=input_size,
-            batch_size=self.batch_size,
-            seed=self.seed,
-            drop_last=self.drop_last,
-            workers=0,
-            limit=None if self.limit is None else self.limit * self.batch_size,
-            unknown_share=self.share,
-            **self.playing.model_dump(),
-        )
-
-
-Job = ModelJob | RunJob
+AS_EVER = {"precision": "float32", "optimizer": "sgd"}
+"""Settings that say what every version did before there was a choice: at these values they make no other run."""
 
 
 def short(digest: str) -> str:
@@ -157,11 +51,213 @@ def make_id(parts: Iterable[str], digest: str) -> str:
     return f"{name[:LONGEST_NAME]}-{short(digest)}"
 
 
-QUICK_PER_CLASS = 40
-"""Source images of each class in a quick training, which has one epoch."""
+@dataclass(frozen=True)
+class ModelJob:
+    """A source model to train: domain ``source`` of the suite's data under ``root``, the source classes of ``shift``.
 
-AS_EVER = {"precision": "float32", "optimizer": "sgd"}
-"""Settings that say what every version did before there was a choice: at these values they make no other run."""
+    Shifts with as many source classes share it. ``seed`` is 0 where all seeds share it too, ``quick`` means one epoch
+    on few images, ``given`` is the file of a model that is trained already.
+    """
+
+    suite: Suite
+    root: str | None
+    source: str
+    shift: Shift
+    seed: int
+    quick: bool = False
+    given: str | None = None
+
+    @cached_property
+    def classes(self) -> tuple[str, ...]:
+        """The classes that stand first, where the suite names them."""
+        names = self.suite.classes
+        if names is None:
+            return ()
+        data = open_cached(self.suite.data, self.root)
+        return tuple(name for part in names.parts(self.shift, data.class_names) for name in part)
+
+    def open_data(self) -> DataSet:
+        """The data set, its classes in the order of this model's."""
+        return open_cached(self.suite.data, self.root, self.classes)
+
+    def split(self, order: ClassOrder) -> ClassSplit:
+        """The classes of the shift."""
+        custom, data = self.suite.splits.get(self.shift), open_cached(self.suite.data, self.root)
+        if self.suite.classes is not None:
+            parts = self.suite.classes.parts(self.shift, data.class_names)
+            custom = "/".join(str(len(part)) for part in parts)
+        return data.split(self.shift, order, custom)
+
+    @cached_property
+    def num_classes(self) -> int:
+        """The same in every class order, so that all orders share a model."""
+        return self.split("shared-first").num_source
+
+    @property
+    def class_split(self) -> ClassSplit:
+        """The source classes alone: what a target shares or adds makes no difference here."""
+        return ClassSplit(self.num_classes, 0, 0)
+
+    @property
+    def per_class(self) -> int | None:
+        """Images of each class to train on at most."""
+        return QUICK_PER_CLASS if self.quick else None
+
+    @cached_property
+    def training(self) -> dict[str, Any]:
+        """All of ``PretrainSettings``."""
+        settings = self.suite.training_settings(self.seed).model_dump(mode="json")
+        return {**settings, "epochs": 1} if self.quick else settings
+
+    @cached_property
+    def digest(self) -> str:
+        if self.given is not None:
+            return str(_weights_digest(self.given))
+        suite = self.suite
+        return digest_of(
+            {
+                **{"data": suite.data, "source": self.source, "backbone": suite.backbone},
+                **{"input_size": suite.input_size, "per_class": self.per_class},
+                "images": _images(self.open_data(), (self.source,)),
+                "classes": list(self.open_data().class_names[: self.num_classes]),
+                "weights": _weights_digest(suite.weights),
+                "training": _not_as_ever(self.training),
+            }
+        )
+
+    @cached_property
+    def id(self) -> str:
+        own = [f"seed{self.seed}"] if self.suite.source_per_seed else []
+        words = [Path(self.given).stem] if self.given else [self.source, f"{self.num_classes}-classes", *own]
+        return make_id(words, self.digest)
+
+    @property
+    def label(self) -> str:
+        return f"{self.source} {self.num_classes} classes seed {self.seed}: source training"
+
+
+@dataclass(frozen=True)
+class RunJob:
+    """One method over one stream, on the source model of ``model``.
+
+    ``limit`` is the number of batches at most, ``unknown_share`` the share of unknown samples where it is not that of
+    the data, ``study`` and ``change`` what an ablation varies.
+    """
+
+    model: ModelJob
+    targets: tuple[str, ...]
+    shift: Shift
+    entry: MethodEntry
+    seed: int
+    limit: int | None = None
+    unknown_share: str | None = None
+    study: str | None = None
+    change: Variant = BASELINE
+
+    @property
+    def suite(self) -> Suite:
+        return self.model.suite
+
+    @property
+    def method(self) -> str:
+        return self.entry.name
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """All settings of the method."""
+        return self.entry.resolve(self.suite.data, self.seed, **self.change.settings)
+
+    @property
+    def variant(self) -> str | None:
+        return None if self.study is None else self.change.name
+
+    @property
+    def batch_size(self) -> int:
+        return self.change.batch_size or self.suite.batch_size
+
+    @cached_property
+    def data_split(self) -> ClassSplit:
+        """The classes that source and target have."""
+        return self.model.split(self.change.class_order or self.suite.class_order)
+
+    @property
+    def share(self) -> StreamShare | None:
+        """The share of unknown samples, if it is not that of the data."""
+        return None if self.unknown_share is None else StreamShare.parse(self.unknown_share)
+
+    @property
+    def class_split(self) -> ClassSplit:
+        """The split that says which classes come and what scores them."""
+        return self.data_split if self.share is None else self.share.scored(self.data_split)
+
+    @cached_property
+    def digest(self) -> str:
+        suite, model = self.suite, self.model
+        return digest_of(
+            {
+                **{"targets": self.targets, "method": self.method, "seed": self.seed, "drop_last": suite.drop_last},
+                **{"batch_size": self.batch_size, "limit": self.limit, "model": model.digest},
+                "images": _images(model.open_data(), self.targets),
+                "split": f"{self.data_split} {self.data_split.order}",
+                "settings": _not_as_ever(self.settings),
+                # Only what is not as usual, so that runs of versions that knew nothing else stay what they are.
+                **suite.playing.unusual(),
+                **({} if self.unknown_share is None else {"unknown_share": self.unknown_share}),
+                **({} if not model.classes else {"class_names": list(model.classes)}),
+            }
+        )
+
+    @cached_property
+    def id(self) -> str:
+        named = [] if self.study is None else [self.study, self.change.name.removeprefix(f"{self.study}=")]
+        named += [] if self.unknown_share is None else [f"unknown{self.unknown_share}"]
+        return make_id(
+            [self.model.source, self.target, self.shift.value, self.method, f"seed{self.seed}", *named], self.digest
+        )
+
+    @property
+    def target(self) -> str:
+        return "+".join(self.targets)
+
+    @property
+    def named(self) -> dict[str, Any]:
+        """What stands on top of a record of a sweep."""
+        found = {"id": self.id, "suite": self.suite.name, "seed": self.seed, "study": self.study}
+        return {
+            **{**found, "variant": self.variant},
+            **{"source": self.model.source, "target": self.target, "shift": self.shift.value},
+        }
+
+    @property
+    def label(self) -> str:
+        share = None if self.unknown_share is None else f"{self.unknown_share} unknown"
+        words = list(filter(None, (self.variant, *self.suite.playing.words(), share)))
+        told = f" ({', '.join(words)})" if words else ""
+        return f"{self.model.source} -> {self.target} {self.shift.value} {self.method}{told} seed {self.seed}"
+
+    def open_stream(self, input_size: tuple[int, int]) -> DomainStream:
+        """The stream, in an order of the seed's."""
+        data = self.model.open_data()
+        return DomainStream(
+            [data.domain(name, seed=self.seed) for name in self.targets],
+            self.class_split,
+            input_size=input_size,
+            batch_size=self.batch_size,
+            seed=self.seed,
+            drop_last=self.suite.drop_last,
+            workers=0,
+            limit=None if self.limit is None else self.limit * self.batch_size,
+            unknown_share=self.share,
+            **self.suite.playing.model_dump(),
+        )
+
+    @property
+    def num_batches(self) -> int:
+        """Batches of the stream if everything can be read."""
+        return len(self.open_stream((1, 1)))
+
+
+Job = ModelJob | RunJob
 
 
 class Plan(NamedTuple):
@@ -199,24 +295,26 @@ def make_plan(
         model: a source model that is trained already; it must know the source classes of every shift.
     """
     entries = suite.methods if study is None else (suite.entry(study.method),)
-    suite.changed(methods=[entry.model_dump() for entry in entries]).check_methods()
     if model is None:
         check_backbone(suite.backbone)
         check_weights(suite.backbone, suite.weights)
     if limit is not None and limit < 1:
         raise DriftgateError(f"Expected a limit of at least one batch but got {limit}; leave it out for all.")
-    data = open_cached(suite.data, None if root is None else str(root))
-    planner = _Planner(suite, data, root, limit or suite.limit, quick_training, study)
+    place, given = None if root is None else str(root), None if model is None else str(model.absolute())
+    data = open_cached(suite.data, place)
     runs: dict[str, RunJob] = {}
     pairs = list(dict.fromkeys(pair.resolve(data) for pair in suite.pairs))
+    shares = suite.unknown_shares if study is None else ()  # a study varies its own things alone
     variants = (BASELINE,) if study is None else study.variants
     # Seeds outermost: a sweep that is stopped early has something of every cell.
     for seed, pair, shift in product(suite.seeds, pairs, suite.shifts):
-        source = planner.model_job(pair.source, shift, seed)
-        source = source if model is None else _given_model(source, model, shift)
-        for share, entry, variant in product(planner.shares(shift), entries, variants):
+        source = ModelJob(suite, place, pair.source, shift, seed * suite.source_per_seed, quick_training, given)
+        _check_given(source)
+        unknown = source.split("shared-first").target_private > 0
+        for share, entry, variant in product((shares if unknown else ()) if shares else (None,), entries, variants):
             if entry.runs_under(shift):
-                run = planner.run_job(source, pair, entry, shift=shift, seed=seed, variant=variant, share=share)
+                named = None if study is None else study.name
+                run = RunJob(source, pair.targets, shift, entry, seed, limit or suite.limit, share, named, variant)
                 runs[run.id] = run
     if not runs:
         raise DriftgateError(
@@ -226,6 +324,11 @@ def make_plan(
         )
     _check_layers(suite, runs.values())
     return Plan(suite, list(runs.values()))
+
+
+def merge_plans(plans: Sequence[Plan]) -> Plan:
+    """Several plans of one suite as one."""
+    return Plan(plans[0].suite, list({job.id: job for plan in plans for job in plan.runs}.values()))
 
 
 def _check_layers(suite: Suite, runs: Iterable[RunJob]) -> None:
@@ -239,152 +342,33 @@ def _check_layers(suite: Suite, runs: Iterable[RunJob]) -> None:
             select_parameters(model, layers)
 
 
-def merge_plans(plans: Sequence[Plan]) -> Plan:
-    """Several plans of one suite as one."""
-    return Plan(plans[0].suite, list({job.id: job for plan in plans for job in plan.runs}.values()))
-
-
-@dataclass(frozen=True)
-class _Planner:
-    """What all jobs of a plan share."""
-
-    suite: Suite
-    data: DataSet
-    root: Path | None
-    limit: int | None
-    quick: bool
-    study: Study | None
-
-    def split(self, shift: Shift, order: ClassOrder) -> ClassSplit:
-        custom = self.suite.splits.get(shift)
-        if self.suite.classes is not None:
-            custom = "/".join(str(len(part)) for part in self.suite.classes.parts(shift, self.data.class_names))
-        return self.data.split(shift, order, custom)
-
-    def shares(self, shift: Shift) -> tuple[str | None, ...]:
-        """The unknown shares to play; none where nothing is unknown. A study varies its own things alone."""
-        if not self.suite.unknown_shares or self.study is not None:
-            return (None,)
-        return self.suite.unknown_shares if self.split(shift, "shared-first").target_private else ()
-
-    def model_job(self, source: str, shift: Shift, seed: int) -> ModelJob:
-        """The source model to train; the one that is given instead has a job of its own."""
-        suite = self.suite
-        parts = () if suite.classes is None else suite.classes.parts(shift, self.data.class_names)
-        classes = tuple(name for part in parts for name in part)
-        data = open_cached(suite.data, None if self.root is None else str(self.root), classes)
-        # The source classes are the same in every class order, so that all orders share a model.
-        num_classes = self.split(shift, "shared-first").num_source
-        own_seed = seed if suite.source_per_seed else 0
-        training = suite.training_settings(own_seed)
-        if self.quick:
-            training = training.model_copy(update={"epochs": 1})
-        recipe = training.model_dump(mode="json")
-        facts: dict[str, Any] = {
-            **{"data": suite.data, "source": source, "backbone": suite.backbone, "input_size": suite.input_size},
-            "per_class": QUICK_PER_CLASS if self.quick else None,
-        }
-        decides = {
-            "images": _images(self.data, (source,)),
-            "classes": list(data.class_names[:num_classes]),
-            "weights": _weights_digest(suite.weights),
-            "training": _not_as_ever(recipe),
-        }
-        digest = digest_of({**facts, **decides})
-        words = [source, f"{num_classes}-classes", *([f"seed{own_seed}"] if suite.source_per_seed else [])]
-        return ModelJob(
-            **facts,
-            id=make_id(words, digest),
-            digest=digest,
-            root=None if self.root is None else str(self.root),
-            num_classes=num_classes,
-            seed=own_seed,
-            weights=suite.weights,
-            training=recipe,
-            classes=classes,
+def _check_given(job: ModelJob) -> None:
+    """Refuse a model that is trained already, but for other classes."""
+    if job.given is None:
+        return
+    known, wanted = _class_names(job.given), job.open_data().class_names[: job.num_classes]
+    if known != tuple(wanted):
+        raise DriftgateError(
+            f"Expected a model for the {len(wanted)} source classes of {job.shift.value} ({few(wanted, 5)}) but "
+            f"{job.given} knows {len(known)} ({few(known, 5)}); choose --shifts it fits."
         )
 
-    def run_job(
-        self,
-        model: ModelJob,
-        pair: Pair,
-        entry: MethodEntry,
-        *,
-        shift: Shift,
-        seed: int,
-        variant: Variant,
-        share: str | None,
-    ) -> RunJob:
-        suite = self.suite
-        order = variant.class_order or suite.class_order
-        split = str(self.split(shift, order))
-        settings = entry.resolve(suite.data, seed, **variant.settings)
-        facts: dict[str, Any] = {
-            **{"targets": pair.targets, "method": entry.name, "seed": seed, "drop_last": suite.drop_last},
-            **{"batch_size": variant.batch_size or suite.batch_size, "limit": self.limit},
-        }
-        decides = {
-            "model": model.digest,
-            "images": _images(self.data, pair.targets),
-            "split": f"{split} {order}",
-            "settings": _not_as_ever(settings),
-            # Only what is not as usual, so that runs of versions that knew nothing else stay what they are.
-            **unusual(suite.playing.as_dict()),
-            **({} if share is None else {"unknown_share": share}),
-            **({} if not model.classes else {"class_names": list(model.classes)}),
-        }
-        digest = digest_of({**facts, **decides})
-        study = None if self.study is None else self.study.name
-        named = [] if study is None else [study, variant.name.removeprefix(f"{study}=")]
-        named += [] if share is None else [f"unknown{share}"]
-        parts = [pair.source, "+".join(pair.targets), shift.value, entry.name, f"seed{seed}", *named]
-        return RunJob(
-            **facts,
-            id=make_id(parts, digest),
-            digest=digest,
-            suite=suite.name,
-            model=model,
-            shift=shift,
-            split=split,
-            class_order=order,
-            preset=entry.preset_for(suite.data),
-            settings=settings,
-            playing=suite.playing,
-            unknown_share=share,
-            study=study,
-            variant=None if study is None else variant.name,
-        )
+
+@lru_cache(maxsize=64)
+def _class_names(model_file: str) -> tuple[str, ...]:
+    return tuple(SourceModel.load(model_file).spec.class_names)
 
 
 def _not_as_ever(settings: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in settings.items() if name not in AS_EVER or AS_EVER[name] != value}
+    return {name: value for name, value in settings.items() if (name, value) not in AS_EVER.items()}
 
 
 def _images(data: DataSet, domains: Iterable[str]) -> list[int] | None:
     """Images of each domain: other pictures are another result. What comes with the package is always the same."""
-    return [len(data.domain(name)) for name in domains] if isinstance(data, FileData) else None
+    return None if data.name == "digits" else [len(data.domain(name)) for name in domains]
 
 
 @lru_cache(maxsize=4)
 def _weights_digest(weights: str | None) -> str | None:
     """What the weights are, not where they lie."""
     return weights if weights is None or weights == UNTRAINED else file_sha256(Path(weights))
-
-
-@lru_cache(maxsize=64)
-def _read_model(path: Path) -> tuple[str, SourceModel]:
-    return file_sha256(path), SourceModel.load(path)
-
-
-def _given_model(job: ModelJob, path: Path, shift: Shift) -> ModelJob:
-    """The job with a model that is trained already instead of one to train."""
-    digest, model = _read_model(path.absolute())
-    wanted = job.open_data().class_names[: job.num_classes]
-    if tuple(model.spec.class_names) != tuple(wanted):
-        raise DriftgateError(
-            f"Expected a model for the {len(wanted)} source classes of {shift.value} ({few(wanted, 5)}) but "
-            f"{path} knows {model.num_classes} ({few(model.spec.class_names, 5)}); choose --shifts it fits."
-        )
-    facts = {"backbone": model.spec.backbone, "input_size": model.spec.image_size, "training": {"epochs": 0}}
-    named = {"id": make_id([path.stem], digest), "digest": digest, "given": str(path.absolute()), "seed": 0}
-    return job.model_copy(update={**facts, **named, "per_class": None, "weights": None})

@@ -5,30 +5,21 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 REST = "rest"
 """The target that is the mix of all domains but the source (Office-Home)."""
 
-MEAN_COLUMN = ("", "")
-"""Source and target of a table's column of averages."""
 
+class PublishedSuite(NamedTuple):
+    """The paper's numbers for one suite, in per cent: its network, and (method, shift, source, target) -> number.
 
-@dataclass(frozen=True)
-class PublishedSuite:
-    """The paper's numbers for one suite, in per cent.
-
-    Attributes:
-        labels: the tables' keys in the paper.
-        backbone: the network the paper used.
-        numbers: (method, shift, source, target) -> number; the average of a shift has no source and no target.
+    The average of a shift has no source and no target.
     """
 
-    labels: tuple[str, ...]
     backbone: str
     numbers: dict[tuple[str, str, str, str], float]
 
@@ -38,18 +29,11 @@ class PublishedSuite:
         is_rest = "+" in target and set(target.split("+")) == domains - {source}
         return self.numbers.get((method, shift, source, REST if is_rest else target))
 
-    def mean(self, method: str, shift: str) -> float | None:
-        """The average over the pairs that the paper prints, if it does."""
-        return self.numbers.get((method, shift, *MEAN_COLUMN))
-
-    def pairs(self, method: str, shift: str) -> int:
-        """Over how many pairs that average is."""
-        return sum(key[:2] == (method, shift) and key[2:] != MEAN_COLUMN for key in self.numbers)
-
     def average(self, row: str, cells: Sequence[tuple[str, str, str]]) -> float | None:
         """The paper's number for a row and some cells (shift, source, target); None where it lacks one of them.
 
-        For the pairs of a shift it is what the paper prints, else the average of its cells; over shifts their average.
+        For all pairs of a shift it is the mean that the paper prints, which has two decimals and comes from numbers
+        with more than its cells show, else the average of its cells; over shifts the average of these.
         """
         means = []
         for shift, group in groupby(cells, key=lambda cell: cell[0]):
@@ -58,9 +42,9 @@ class PublishedSuite:
             known = [pair for pair in pairs if pair is not None]
             if len(known) < len(pairs) or not known:
                 return None
-            # The paper's average has two decimals and comes from numbers with more than its cells show.
-            whole = self.mean(method, shift) if len(known) == self.pairs(method, shift) else None
-            means.append(whole if whole is not None and len(known) > 1 else sum(known) / len(known))
+            whole = len(known) == sum(key[:2] == (method, shift) and bool(key[2]) for key in self.numbers) > 1
+            printed = self.numbers.get((method, shift, "", "")) if whole else None
+            means.append(sum(known) / len(known) if printed is None else printed)
         return sum(means) / len(means)
 
 
@@ -87,4 +71,4 @@ def published_suite(name: str) -> PublishedSuite | None:
         for row in table["rows"]
         for column, value in zip(table["columns"], row["values"], strict=True)
     }
-    return PublishedSuite(tuple(dict.fromkeys(table["label"] for table in tables)), tables[0]["backbone"], numbers)
+    return PublishedSuite(tables[0]["backbone"], numbers)

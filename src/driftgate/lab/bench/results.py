@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,17 +31,11 @@ SHIFTS = tuple(shift.value for shift in Shift)
 CURVE_POINTS = 90
 """More points than this no screen shows; long streams are thinned, so that ten thousand runs fit into memory."""
 
-METRICS = {
-    "accuracy": "accuracy",
-    "h_score": "h_score",
-    "known_accuracy": "known_accuracy",
-    "unknown_accuracy": "unknown_accuracy",
-    "auroc": "auroc",
-    "best_threshold": "best_threshold_score",
-}
+METRICS = {name: name for name in ("accuracy", "h_score", "known_accuracy", "unknown_accuracy", "auroc")}
+METRICS["best_threshold"] = "best_threshold_score"
 """Column of the frame, in per cent -> metric of the record."""
 
-SMOOTHED = {"used_share": 5, "true_share": 0.1, "rejected_share": 0.1, "estimated_share": 0.1, "running_score": 1}
+SMOOTHED = {"used_share": 5, "rejected_share": 0.1, "running_score": 1}
 """Curves that are kept -> batches they are smoothed over, or the part of the stream."""
 
 logger = logging.getLogger(__name__)
@@ -123,18 +116,12 @@ def read_results(folders: Sequence[str | Path]) -> list[Results]:
     return kept
 
 
-def runs_frame(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
-    """Rows as ``run_row`` makes them, in the order of source, target, shift and seed; all columns even for none."""
-    frame = pd.DataFrame(list(rows), columns=list(COLUMNS))
-    places = frame["shift"].map(lambda shift: SHIFTS.index(shift) if shift in SHIFTS else len(SHIFTS))
-    order = frame.assign(place=places).sort_values(["source", "target", "place", "seed", "id"]).index
-    return frame.loc[order].reset_index(drop=True).assign(kept=True)
-
-
 def _finish(suite: Results) -> None:
     """Make the frame, and keep what does not fit together from the tables."""
-    suite.frame = runs_frame(list(suite.rows.values()))
-    suite.rows = {}
+    frame = pd.DataFrame(list(suite.rows.values()), columns=list(COLUMNS))
+    place = frame["shift"].map(lambda shift: SHIFTS.index(shift) if shift in SHIFTS else len(SHIFTS))
+    order = frame.assign(place=place).sort_values(["source", "target", "place", "seed", "id"]).index
+    suite.frame, suite.rows = frame.loc[order].reset_index(drop=True).assign(kept=True), {}
     done = set(suite.frame.id) | set(suite.models)
     # The note of a failure stays behind when the job is done again and succeeds.
     suite.failures = [failure for failure in suite.failures if failure.id not in done]
@@ -143,8 +130,8 @@ def _finish(suite: Results) -> None:
         suite.frame.loc[group.index.difference(chosen.index), "kept"] = False
         suite.warnings += notes
     suite.warnings += mixed_runs(suite.main)
-    older = Counter(int(number) for number in suite.frame.format if number < RECORD_FORMAT)
-    for number, count in sorted(older.items()):
+    older = suite.frame.format[suite.frame.format < RECORD_FORMAT].value_counts().sort_index()
+    for number, count in older.items():
         suite.warnings.append(
             f"{count} of {len(suite.frame)} records have format {number}, now it is {RECORD_FORMAT}: "
             "what they lack is left out"
@@ -210,54 +197,33 @@ def run_row(record: Record, path: Path, suite: str = "") -> dict[str, Any]:
     missing = [name for name, value in named.items() if not value]
     if missing:
         raise ValueError(f"it has no {', '.join(missing)}")
-    score = _percent(record.metrics.get(record.score or ""))
     halves, tenths = [*record.halves, None, None][:2], [*record.tenths, *[None] * 10][:10]
-    released = _percent(record.metrics.get("h_score_released")) if record.score == "h_score" else score
-    released = math.nan if math.isnan(score) else released
-    size = record.model.input_size
+    size, alike = record.model.input_size, ("method", "study", "variant", "classes", "versions", "digest", "format")
     return {
         "id": record.id or path.stem,
         "suite": record.suite or suite or protocol.data or path.parent.parent.name,
-        "method": record.method,
-        "source": _domains(source),
-        "target": _domains(target),
-        "shift": shift,
-        "seed": seed,
-        "study": record.study,
-        "variant": record.variant,
-        "unknown_share": protocol.unknown_share,
-        "metric": record.score,
-        "score": score,
-        "score_as_released": released,
+        **{"source": _domains(source), "target": _domains(target), "shift": shift, "seed": seed},
+        **{name: getattr(record, name) for name in alike},
+        **{name: getattr(protocol, name) for name in ("unknown_share", "samples", "batches")},
+        **{"metric": record.score, "score": _percent(record.metrics.get(record.score or ""))},
         **{column: _percent(record.metrics.get(metric)) for column, metric in METRICS.items()},
-        "first_half": _percent(halves[0]),
-        "second_half": _percent(halves[1]),
+        **{"first_half": _percent(halves[0]), "second_half": _percent(halves[1])},
         "tenths": tuple(map(_percent, tenths)),
-        "rejected": _percent(record.shares.get("rejected")),
-        "estimated": _percent(record.shares.get("estimated")),
-        "samples": protocol.samples,
-        "batches": protocol.batches,
+        **{name: _percent(record.shares.get(name)) for name in ("rejected", "estimated")},
         "skipped": len(protocol.skipped),
         "state_bytes": _finite(record.state_bytes),
         "peak_bytes": _finite(record.peak_memory_bytes if record.format >= 2 else None),
         "seconds": _finite(record.seconds.median_per_batch),
-        "network": record.model.backbone,
-        "input_size": "x".join(map(str, size)) if size else None,
-        "model_id": protocol.model_id or "",
-        "model": (protocol.model_id or "")[-DIGITS:],
-        "limit": protocol.limit_batches or protocol.limit,
-        "protocol": protocol,
+        **{"network": record.model.backbone, "input_size": "x".join(map(str, size)) if size else None},
+        **{"model_id": protocol.model_id or "", "model": (protocol.model_id or "")[-DIGITS:]},
+        **{"limit": protocol.limit_batches or protocol.limit, "protocol": protocol},
         "settings": {name: value for name, value in record.settings.items() if name != "seed"},
         "class_names": tuple(record.model.class_names),
-        "classes": record.classes,
         "curves": {
             name: curve(values, SMOOTHED[name], protocol.samples, protocol.batch_size)
             for name, values in record.series.items()
             if name in SMOOTHED
         },
-        "versions": record.versions,
-        "digest": record.digest,
-        "format": record.format,
         "written": path.stat().st_mtime if path.exists() else 0.0,
     }
 

@@ -12,13 +12,14 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
 from multiprocessing import get_context
-from multiprocessing.managers import BaseManager, RemoteError
 from typing import Any
 from unittest.mock import patch
 
@@ -66,7 +67,7 @@ class Setting:
 
 @dataclass
 class Cost:
-    """What the steps of one configuration took."""
+    """What the steps of one configuration took; peaks are above the loaded model, what the method holds included."""
 
     label: str
     seconds: list[float] = field(default_factory=list)
@@ -77,8 +78,17 @@ class Cost:
         return statistics.median(self.seconds)
 
     @property
+    def mean_seconds(self) -> float:
+        return statistics.fmean(self.seconds)
+
+    @property
     def peak_bytes(self) -> int:
         return max(self.peaks)
+
+    def fits(self, seconds: float | None, mebibytes: float | None) -> bool:
+        """Whether a batch takes no more than that on average, and no step more memory."""
+        in_time = seconds is None or self.mean_seconds <= seconds
+        return in_time and (mebibytes is None or self.peak_bytes <= mebibytes * 2**20)
 
 
 def method_stepper(model: SourceModel, *, name: str, settings: dict[str, Any], imports: Sequence[str] = ()) -> Stepper:
@@ -109,29 +119,22 @@ def measure(
     given = (open_model or partial(loaded_model, setting), setting.batch_size, cpu_time, os.getpid())
     with ExitStack() as stack:
         stack.enter_context(patch.dict(os.environ, QUIET_THREADS))  # a spawned process reads it at its start
-        workers: dict[str, Any] = {}
-        for label, build in configurations.items():
-            with _told_of_its_end(label):
-                process: Any = stack.enter_context(_Process(ctx=get_context("spawn")))
-                workers[label] = process.worker(build, *given)  # one loads after another
-        for turn, (label, worker) in product(range(1, warmup + steps + 1), workers.items()):
-            with _told_of_its_end(label):
-                seconds, peak = worker.step()
+        pools = {
+            label: stack.enter_context(ProcessPoolExecutor(1, get_context("spawn"), _start, (build, *given)))
+            for label, build in configurations.items()
+        }
+        for turn, (label, pool) in product(range(1, warmup + steps + 1), pools.items()):
+            try:
+                seconds, peak = pool.submit(_step).result()
+            except BrokenProcessPool as error:
+                raise DriftgateError(
+                    f"Expected a step of {label!r} but its process ended; it may have run out of memory."
+                ) from error
             costs[label].seconds += [seconds] if turn > warmup else []
             costs[label].peaks.append(peak)
             if on_step is not None:
                 on_step(label, turn, warmup + steps)
     return list(costs.values())
-
-
-@contextmanager
-def _told_of_its_end(label: str) -> Iterator[None]:
-    try:
-        yield
-    except (RemoteError, EOFError, ConnectionError) as error:
-        raise DriftgateError(
-            f"Expected a step of {label!r} but its process ended; it may have run out of memory."
-        ) from error
 
 
 class _Worker:
@@ -158,11 +161,16 @@ class _Worker:
         return measured
 
 
-class _Process(BaseManager):
-    """The process of a worker; ``worker`` makes it there."""
+_workers: list[_Worker] = []
+"""The worker of this process."""
 
 
-_Process.register("worker", _Worker)
+def _start(*given: Any) -> None:
+    _workers.append(_Worker(*given))
+
+
+def _step() -> tuple[float, int]:
+    return _workers[0].step()
 
 
 def loaded_model(setting: Setting) -> SourceModel:
@@ -198,26 +206,6 @@ def make_sure(model: SourceModel, batch_size: int) -> None:
             model.head.weight = nn.Parameter(wide) if "weight" in dict(model.head.named_parameters()) else wide
 
 
-@dataclass(frozen=True)
-class EffortCost:
-    """What a batch costs on average, batches that do not teach included, and what the largest step needs.
-
-    ``peak_bytes`` are above the loaded model, optimiser and memory of the method included.
-    """
-
-    effort: str
-    seconds: float
-    longest_seconds: float
-    to_inference: float
-    peak_bytes: int
-    frames_per_second: float
-
-    def fits(self, seconds: float | None, mebibytes: float | None) -> bool:
-        """Whether a batch takes no more than that on average, and no step more memory."""
-        in_time = seconds is None or self.seconds <= seconds
-        return in_time and (mebibytes is None or self.peak_bytes <= mebibytes * 2**20)
-
-
 def effort_settings(method: str, preset: str | None, given: dict[str, Any]) -> dict[str, MethodSettings]:
     """The settings of every effort of a method, the dearest first, those ``given`` on top; none for one that has no
     gradient to save."""
@@ -242,7 +230,7 @@ def measure_efforts(
     imports: tuple[str, ...] = (),
     rounds: int = 4,
     on_step: Callable[[str, int, int], None] | None = None,
-) -> list[EffortCost]:
+) -> list[Cost]:
     """Steps of every effort in turns, each in a process of its own; the first is the plain inference.
 
     ``rounds`` grow to whole turns of the batches that teach.
@@ -255,22 +243,10 @@ def measure_efforts(
     for name, chosen in efforts.items():
         builders[name] = partial(method_stepper, name=method, settings=chosen.model_dump(), imports=imports)
     setting, steps = Setting("", 0, (0, 0), batch_size), turn * math.ceil(rounds / turn)
-    costs = measure(builders, setting, steps=steps, warmup=1, on_step=on_step, open_model=open_model)
-    means = [sum(cost.seconds) / len(cost.seconds) for cost in costs]
-    return [
-        EffortCost(
-            cost.label,
-            seconds=seconds,
-            longest_seconds=max(cost.seconds),
-            to_inference=seconds / means[0],
-            peak_bytes=cost.peak_bytes,
-            frames_per_second=batch_size / seconds,
-        )
-        for cost, seconds in zip(costs, means, strict=True)
-    ]
+    return measure(builders, setting, steps=steps, warmup=1, on_step=on_step, open_model=open_model)
 
 
-def choose_effort(costs: list[EffortCost], seconds: float | None, mebibytes: float | None) -> EffortCost | None:
+def choose_effort(costs: list[Cost], seconds: float | None, mebibytes: float | None) -> Cost | None:
     """The dearest effort that fits the budget; None where not even the cheapest does."""
-    fitting = [cost for cost in costs if cost.effort != INFERENCE and cost.fits(seconds, mebibytes)]
+    fitting = [cost for cost in costs if cost.label != INFERENCE and cost.fits(seconds, mebibytes)]
     return fitting[0] if fitting else None

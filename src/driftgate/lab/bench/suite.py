@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError, model_validator
 
-from driftgate.lab.bench.parts import ClassNames, MethodEntry, Pair, Playing, check_shares, parse_shares
-from driftgate.lab.data.datasets import DATASETS
-from driftgate.lab.data.orders import Arrangement, Order
+from driftgate.lab.data.datasets import DATASETS, DataSet
+from driftgate.lab.data.orders import Playing, parse_shares
 from driftgate.lab.pretrain import PretrainSettings
-from driftgate.methods import available
+from driftgate.methods import get_method, resolve_settings
 from driftgate.models.backbones import RESNETS
 from driftgate.shifts import ClassOrder, ClassSplit, Shift
 from driftgate.text import did_you_mean, problems
@@ -28,10 +27,116 @@ FOLDER = "suites"
 TRAINING = "training"
 """Before the dot of ``--set``, where a method's name would stand: a setting of source training."""
 
+NO_PRESET = "default"
+"""Instead of a preset's name: the method's defaults, even where it has a preset called like the data set."""
+
 SMALLEST_SIDE = 8
 LARGEST_SEED = 2**63 - 1
-MOST_SEEDS, LONGEST_SEEDS = 10_000, 100_000
-"""Seeds of a suite, and letters that name them; ``seeds: 9999999999`` would fill all memory."""
+MOST_SEEDS = 10_000
+"""Of a suite; ``seeds: 9999999999`` would fill all memory."""
+
+
+class Pair(BaseModel, frozen=True, extra="forbid"):
+    """A source domain and the target domains that are mixed; without targets, those that usually go with it."""
+
+    source: str = Field(min_length=1)
+    targets: tuple[str, ...] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read(cls, text: Any) -> Any:
+        """``photo -> cartoon+sketch``, or ``photo`` alone for the usual targets."""
+        if not isinstance(text, str):
+            return text
+        source, arrow, rest = text.partition("->")
+        targets = tuple(name.strip() for name in rest.split("+")) if arrow else ()
+        if not source.strip() or not all(targets) or "->" in rest:
+            raise DriftgateError(
+                f"Expected a pair like 'photo -> cartoon+sketch' or 'photo' but got {text!r}; write it so."
+            )
+        if len(set(targets)) < len(targets):
+            raise DriftgateError(f"Expected each target of a pair once but got {text!r}; leave out the second.")
+        return {"source": source.strip(), "targets": targets}
+
+    def resolve(self, data: DataSet) -> Pair:
+        """The pair with the names of the data set, and the usual targets if it has none."""
+        source = data.canonical(self.source)
+        targets = tuple(data.canonical(name) for name in self.targets) or data.targets(source)
+        if source in targets:
+            raise DriftgateError(f"Expected targets other than the source but got the pair {self}; name others.")
+        return Pair(source=source, targets=targets)
+
+    def __str__(self) -> str:
+        return f"{self.source} -> {'+'.join(self.targets)}" if self.targets else self.source
+
+
+class MethodEntry(BaseModel, frozen=True, extra="forbid"):
+    """A method of a suite.
+
+    Attributes:
+        name: as ``driftgate methods`` lists it.
+        preset: None for the preset called like the data set where the method has one, ``default`` for none.
+        settings: on top of the preset.
+        shifts: run it under these only (SHOT-P is made for PDA, SHOT-O for the others); None for all.
+    """
+
+    name: str = Field(min_length=1)
+    preset: str | None = None
+    settings: dict[str, Any] = Field(default_factory=dict)
+    shifts: tuple[Shift, ...] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read(cls, name: Any) -> Any:
+        return {"name": name} if isinstance(name, str) else name
+
+    @model_validator(mode="after")
+    def _check(self) -> MethodEntry:
+        if "seed" in self.settings:
+            raise ValueError("a method's seed is the run's; name it under seeds")
+        return self
+
+    def preset_for(self, data: str) -> str | None:
+        """The preset that is meant for a data set."""
+        if self.preset is None:
+            return data if data in get_method(self.name).presets else None
+        return None if self.preset == NO_PRESET else self.preset
+
+    def resolve(self, data: str, seed: int, **changes: Any) -> dict[str, Any]:
+        """All settings of a run, ready for JSON; refuses a method or a setting that does not exist."""
+        chosen = {**self.settings, **changes, "seed": seed}
+        return resolve_settings(self.name, self.preset_for(data), chosen).model_dump(mode="json")
+
+    def runs_under(self, shift: Shift) -> bool:
+        return self.shifts is None or shift in self.shifts
+
+
+class ClassNames(BaseModel, frozen=True, extra="forbid"):
+    """Classes by name: those that source and target share, those of the source alone, those of the target alone.
+
+    PDA takes the first two, ODA the first and the third, OPDA all. Where no target-private ones are named they are all
+    others.
+    """
+
+    shared: tuple[str, ...] = Field(min_length=1)
+    source_private: tuple[str, ...] = ()
+    target_private: tuple[str, ...] = ()
+
+    def parts(self, shift: Shift, class_names: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+        """The shared, source-private and target-private classes of a shift."""
+        named = {*self.shared, *self.source_private}
+        target = self.target_private or tuple(name for name in class_names if name not in named)
+        return self.shared, () if shift is Shift.ODA else self.source_private, () if shift is Shift.PDA else target
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """``3`` -> 0, 1, 2; ``0,4`` -> 0, 4; ``4,`` -> 4."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts or not all(part.isascii() and part.isdigit() for part in parts) or text.strip() == "0":
+        raise DriftgateError(f"Expected a number of seeds like 3, or seeds like 0,4 but got {text!r}; write them so.")
+    if max(map(len, parts)) > 19 or len(parts) > MOST_SEEDS or ("," not in text and int(text) > MOST_SEEDS):
+        raise DriftgateError(f"Expected at most {MOST_SEEDS} seeds but got {text[:40]!r}; name fewer.")
+    return tuple(int(part) for part in parts) if "," in text else tuple(range(int(text)))
 
 
 def _several(value: Any) -> Any:
@@ -39,6 +144,14 @@ def _several(value: Any) -> Any:
     if not isinstance(value, list | tuple | str | dict):
         raise ValueError("expected one or a list of them")
     return [value] if isinstance(value, str | dict) else value
+
+
+def _each_once(items: tuple[Any, ...]) -> tuple[Any, ...]:
+    names = [str(getattr(item, "name", item)) for item in items]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ValueError(f"expected each once but {twice} is there twice")
+    return items
 
 
 def _read_seeds(value: Any) -> Any:
@@ -51,77 +164,44 @@ def _read_seeds(value: Any) -> Any:
 
 
 def _read_shares(value: Any) -> Any:
-    return parse_shares(str(value)) if isinstance(value, str | int | float) else check_shares(_several(value))
+    given = [value] if isinstance(value, int | float) else _several(value)
+    return parse_shares(",".join(map(str, given))) if given else ()
 
 
-Several = BeforeValidator(_several)
+Several, Once = BeforeValidator(_several), AfterValidator(_each_once)
+Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
+Side = Annotated[int, Field(ge=SMALLEST_SIDE)]
 
 
-class Suite(BaseModel, frozen=True, extra="forbid"):
-    """A benchmark; see docs/bench.md.
-
-    Attributes:
-        name: names the output folder and every record.
-        title: for people.
-        data: data set, as ``driftgate data check`` knows it.
-        backbone, weights, input_size: of the source models; None for the backbone's own weights and size.
-        pairs: sources and targets.
-        shifts: category shifts.
-        splits: classes of each shift as ``10/5/50``, for a data set without built-in splits or instead of them.
-        classes: the classes by name, instead of ``splits``; see ``ClassNames``.
-        class_order: of the class axis; see ``ClassSplit``.
-        methods: what runs on every stream.
-        batch_size, drop_last: of the streams.
-        limit: batches of each stream at most; None for all.
-        order, concentration, arrangement, repeat: how the streams are played; see ``Playing``.
-        unknown_shares: play every stream once for each, with that share of unknown samples (``0.3``, ``0->0.8``),
-            instead of once with as many as there are.
-        seeds: each decides the order of the streams and what methods draw.
-        source_per_seed: train a source model of its own for each seed, instead of one that all seeds share.
-        training: settings of source training on top of the data set's own; see ``PretrainSettings``.
-    """
+class Suite(Playing, frozen=True, extra="forbid"):
+    """A benchmark; docs/bench.md tells what each key means. None stands for what backbone or data have themselves."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
     title: str = ""
     data: str
     backbone: str = "lite0"
     weights: str | None = None
-    input_size: Annotated[tuple[int, int] | None, BeforeValidator(lambda n: (n, n) if isinstance(n, int) else n)] = None
-    pairs: Annotated[tuple[Pair, ...], Several] = Field(min_length=1)
-    shifts: tuple[Shift, ...] = Field(default=tuple(Shift), min_length=1)
+    input_size: Annotated[tuple[Side, Side] | None, BeforeValidator(lambda n: (n, n) if isinstance(n, int) else n)] = (
+        None
+    )
+    pairs: Annotated[tuple[Pair, ...], Several, Once] = Field(min_length=1)
+    shifts: Annotated[tuple[Shift, ...], Once] = Field(default=tuple(Shift), min_length=1)
     splits: dict[Shift, str] = Field(default_factory=dict)
     classes: ClassNames | None = None
     class_order: ClassOrder = "shared-first"
-    methods: Annotated[tuple[MethodEntry, ...], Several] = Field(min_length=1)
+    methods: Annotated[tuple[MethodEntry, ...], Several, Once] = Field(min_length=1)
     batch_size: int = Field(default=64, ge=1)
     drop_last: bool = False
     limit: int | None = Field(default=None, ge=1)
-    order: Order = "shuffled"
-    concentration: float = Field(default=0.1, gt=0.0)
-    arrangement: Arrangement = "mixed"
-    repeat: int = Field(default=1, ge=1)
     unknown_shares: Annotated[tuple[str, ...], BeforeValidator(_read_shares)] = ()
-    seeds: Annotated[tuple[int, ...], BeforeValidator(_read_seeds)] = Field(default=(0, 1, 2), min_length=1)
+    seeds: Annotated[tuple[Seed, ...], BeforeValidator(_read_seeds), Once] = Field(default=(0, 1, 2), min_length=1)
     source_per_seed: bool = False
     training: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="after")
-    def _check(self) -> Suite:
+    def _check_all(self) -> Suite:
         if self.data not in DATASETS:
             raise ValueError(f"data must be one of {', '.join(DATASETS)} but is {self.data!r}")
-        for what, items in (
-            ("pair", [str(pair) for pair in self.pairs]),
-            ("method", [entry.name for entry in self.methods]),
-            ("seed", [str(seed) for seed in self.seeds]),
-            ("shift", [shift.value for shift in self.shifts]),
-        ):
-            twice = next((item for item in items if items.count(item) > 1), None)
-            if twice is not None:
-                raise ValueError(f"expected each {what} once but {twice} is there twice")
-        if any(not 0 <= seed <= LARGEST_SEED for seed in self.seeds):
-            raise ValueError(f"expected seeds from 0 on but got {self.seeds}")
-        if self.input_size is not None and min(self.input_size) < SMALLEST_SIDE:
-            raise ValueError(f"expected an input size of at least {SMALLEST_SIDE} pixels but got {self.input_size}")
         if "seed" in self.training:
             raise ValueError("the seed of source training is the run's (source_per_seed) or 0; leave it out")
         self.training_settings(0)
@@ -146,21 +226,7 @@ class Suite(BaseModel, frozen=True, extra="forbid"):
         """How the suite has a method; as it is where the suite has it not."""
         return next((entry for entry in self.methods if entry.name == method), MethodEntry(name=method))
 
-    def check_methods(self) -> None:
-        """Refuse methods, presets and settings that do not exist; the suite was read without looking at them."""
-        missing = [entry.name for entry in self.methods if entry.name not in available()]
-        if missing:
-            own = "choose with --methods, or make one of your own known with --import my_module."
-            raise DriftgateError(
-                f"Expected methods out of {', '.join(available())} but suite {self.name} has {', '.join(missing)}; "
-                f"{did_you_mean(missing[0], available(), own)}"
-            )
-        for entry in self.methods:
-            entry.resolve(self.data, 0)
-
-    def with_backbone(
-        self, backbone: str | None = None, weights: str | None = None, input_size: int | None = None
-    ) -> Suite:
+    def with_backbone(self, backbone: str | None, weights: str | None = None, input_size: int | None = None) -> Suite:
         """With another backbone, which then has its own weights and input size unless others are given.
 
         The two versions of ResNet-50 are networks for the same pictures: the suite's input size stays.
@@ -168,13 +234,9 @@ class Suite(BaseModel, frozen=True, extra="forbid"):
         changes: dict[str, Any] = {}
         if backbone is not None and backbone != self.backbone:
             changes = {"backbone": backbone, "weights": None}
-            if not {backbone, self.backbone} <= set(RESNETS):
-                changes["input_size"] = None
-        if weights is not None:
-            changes["weights"] = weights
-        if input_size is not None:
-            changes["input_size"] = input_size
-        return self.changed(**changes)
+            changes |= {} if {backbone, self.backbone} <= set(RESNETS) else {"input_size": None}
+        given = {"weights": weights, "input_size": input_size}
+        return self.changed(**changes, **{key: value for key, value in given.items() if value is not None})
 
     def select(
         self,
@@ -205,10 +267,8 @@ class Suite(BaseModel, frozen=True, extra="forbid"):
         return self.changed(**changes)
 
     def _pairs_like(self, wanted: Pair) -> list[Pair]:
-        if not wanted.targets:
-            return [pair for pair in self.pairs if pair.source == wanted.source] or [wanted]
-        same = [p for p in self.pairs if p.source == wanted.source and set(p.targets) == set(wanted.targets)]
-        return same or [wanted]
+        same = [pair for pair in self.pairs if pair.source == wanted.source]
+        return [p for p in same if not wanted.targets or set(p.targets) == set(wanted.targets)] or [wanted]
 
     def with_settings(self, pairs: Sequence[str]) -> Suite:
         """With ``gmm.lr=0.01``, ``gmm.preset=paper`` or ``training.epochs=8`` changed; a value is YAML."""
@@ -239,16 +299,6 @@ class Suite(BaseModel, frozen=True, extra="forbid"):
         return parse_suite({**self.model_dump(), **changes}, f"suite {self.name}")
 
 
-def parse_seeds(text: str) -> tuple[int, ...]:
-    """``3`` -> 0, 1, 2; ``0,4`` -> 0, 4; ``4,`` -> 4."""
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not parts or not all(part.isascii() and part.isdigit() for part in parts) or text.strip() == "0":
-        raise DriftgateError(f"Expected a number of seeds like 3, or seeds like 0,4 but got {text!r}; write them so.")
-    if len(text) > LONGEST_SEEDS or ("," not in text and int(parts[0]) > MOST_SEEDS):
-        raise DriftgateError(f"Expected at most {MOST_SEEDS} seeds but got {text[:40]!r}; name fewer.")
-    return tuple(int(part) for part in parts) if "," in text else tuple(range(int(parts[0])))
-
-
 def builtin_suites() -> dict[str, str]:
     """Names of the suites that come with the package, and their YAML."""
     folder = resources.files("driftgate.lab.bench") / FOLDER
@@ -258,22 +308,15 @@ def builtin_suites() -> dict[str, str]:
 
 def read_suite(name: str | Path) -> Suite:
     """The built-in suite of that name, or the suite in that file."""
-    known = builtin_suites()
+    known, path = builtin_suites(), Path(name)
     if str(name) in known:
         return parse_suite(_yaml(known[str(name)], f"suite {name}"), f"suite {name}")
-    path = Path(name)
     if not path.is_file():
         advice = did_you_mean(str(name), known, "'driftgate bench' lists them.")
         raise DriftgateError(
             f"Expected a suite out of {', '.join(known)} or the path of a YAML file but got {str(name)!r}; {advice}"
         )
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DriftgateError(
-            f"Expected a suite as a YAML text in {path} but it cannot be read: {error}; look at the file."
-        ) from error
-    return parse_suite(_yaml(text, str(path)), str(path))
+    return parse_suite(_yaml(path.read_bytes(), str(path)), str(path))
 
 
 def parse_suite(document: Any, origin: str) -> Suite:
@@ -291,7 +334,7 @@ def parse_suite(document: Any, origin: str) -> Suite:
         raise DriftgateError(f"Expected a suite in {origin} but: {error}; mend it there.") from error
 
 
-def _yaml(text: str, origin: str) -> Any:
+def _yaml(text: str | bytes, origin: str) -> Any:
     try:
         value = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # days that are none, numbers and nests without end

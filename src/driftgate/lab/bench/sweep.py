@@ -11,7 +11,6 @@ import importlib
 import json
 import math
 import os
-import statistics
 import threading
 import time
 import traceback
@@ -22,36 +21,40 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import joblib
+import pandas as pd
 import torch
 from joblib.externals.loky.process_executor import BrokenProcessPool
 from threadpoolctl import threadpool_limits
 
+from driftgate.checkpoint import Pace
 from driftgate.files import write_text
 from driftgate.lab.bench.folder import SweepFolder
 from driftgate.lab.bench.plan import Job, ModelJob, Plan, RunJob
 from driftgate.lab.data.datasets import few_per_class
 from driftgate.lab.pretrain import PretrainSettings, pretrain
-from driftgate.log import StreamLog
 from driftgate.methods import create, homes
 from driftgate.methods.registry import check_device
-from driftgate.metrics import HScore, OnlineAccuracy
 from driftgate.models import SourceModel
 from driftgate.plugins import import_module
 from driftgate.progress import remove_progress
-from driftgate.shifts import ClassSplit, Shift
 from driftgate.stream import run_stream, versions
 from driftgate.types import DriftgateError
 
 Backend = Literal["loky", "ray", "serial"]
+Say = Callable[[str], None]
 
-REPORT_SECONDS = 0.5
-"""Between two reports of a job; a report is a small file."""
+LINE_SECONDS = 60.0
+"""Between two lines about a job that is going on."""
 
 OWNER_SECONDS = 1.0
 """Between two looks whether the process that started the workers is still there."""
 
 WAIT_SECONDS = 1.0
 """Before looking again at jobs that another sweep is doing."""
+
+
+def _silent(_: str) -> None:
+    """What happens is not told."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,7 @@ class Sweep:
         owner: the process whose end should end its workers.
         imports: modules with methods of the user's own, which every worker has to import.
         device: where they compute.
+        say: takes a line about every job that ends, and one a minute about those that go on.
     """
 
     path: Path
@@ -71,6 +75,7 @@ class Sweep:
     owner: int | None = None
     imports: tuple[str, ...] = ()
     device: str = "cpu"
+    say: Say = _silent
 
 
 @dataclass(frozen=True)
@@ -111,7 +116,7 @@ def default_workers(backend: str) -> int:
 
 
 def run_sweep(
-    plan: Plan, out: str | Path, *, workers: int = 1, backend: str = "loky", device: str = "cpu"
+    plan: Plan, out: str | Path, *, workers: int = 1, backend: str = "loky", device: str = "cpu", say: Say = _silent
 ) -> SweepResult:
     """Do all jobs of ``plan`` that are not done yet; results go to the folder ``out``.
 
@@ -122,17 +127,20 @@ def run_sweep(
         backend: ``loky`` for processes on this machine, ``ray`` for an existing Ray cluster (the folder and the data
             must be at the same path everywhere), ``serial`` for this process.
         device: where networks compute.
+        say: takes a line of progress; it is called in the workers.
     """
     chosen = check_backend(backend)
     started = time.perf_counter()
     folder = SweepFolder(Path(out).absolute())
     folder.prepare(plan.suite)
     imports = homes(dict.fromkeys(job.method for job in plan.runs))
-    sweep = Sweep(folder.path, time.time(), None if chosen == "ray" else os.getpid(), imports, device)
-    before, pending = -1, plan.jobs
+    sweep = Sweep(folder.path, time.time(), None if chosen == "ray" else os.getpid(), imports, device, say)
+    before, pending, pace = -1, plan.jobs, Pace(LINE_SECONDS)
     while pending := [job for job in pending if folder.state(job, sweep.since) == "open"]:
         if len(pending) == before:
             time.sleep(WAIT_SECONDS)  # nothing moved: what is left is in other hands
+            if pace.due():
+                say(f"Waiting for another sweep, which does {len(pending)} jobs.")
         before = len(pending)
         _attempt(_in_order(pending, folder), sweep, workers, chosen)
     folder.forget_failures([job for job in plan.jobs if folder.is_done(job)], sweep.since)
@@ -157,8 +165,8 @@ def _in_order(pending: Sequence[Job], folder: SweepFolder) -> list[Job]:
 def _attempt(jobs: Sequence[Job], sweep: Sweep, workers: int, backend: Backend) -> None:
     """One attempt at every job; a process that dies takes down only the job that killed it."""
     if backend == "serial" or (backend == "loky" and workers == 1):
-        for job in jobs:
-            work(job, sweep)
+        for number, job in enumerate(jobs, 1):
+            work(job, sweep, (number, len(jobs)))
         return
     # Which job it was is not told, so those that were being done are tried alone.
     for suspect in _in_parallel(jobs, sweep, workers, backend):
@@ -175,9 +183,9 @@ def _in_parallel(jobs: Sequence[Job], sweep: Sweep, workers: int, backend: Backe
     begun: list[Job] = []
 
     def tasks() -> Iterator[Any]:
-        for job in jobs:
+        for number, job in enumerate(jobs, 1):
             begun.append(job)
-            yield joblib.delayed(work)(job, sweep)
+            yield joblib.delayed(work)(job, sweep, (number, len(jobs)))
 
     try:
         with joblib.parallel_config(backend=backend, n_jobs=workers):
@@ -189,34 +197,46 @@ def _in_parallel(jobs: Sequence[Job], sweep: Sweep, workers: int, backend: Backe
     return []
 
 
-def work(job: Job, sweep: Sweep) -> None:
-    """Do ``job`` unless it is done or somebody else is at it; the result is a file, and so is a failure."""
+def work(job: Job, sweep: Sweep, turn: tuple[int, int] = (1, 1)) -> None:
+    """Do ``job`` unless it is done or somebody else is at it; the result is a file, and so is a failure.
+
+    ``turn`` is which job of how many it is, for the lines.
+    """
     end_with_owner(sweep.owner)
     folder = SweepFolder(sweep.path)
     with folder.lock(job.digest) as mine:
         if not mine or folder.state(job, sweep.since) != "open":
             return
-        reporter = Reporter(folder, job)
-        reporter(0, 1)
+        started, pace = time.monotonic(), Pace(LINE_SECONDS)
+
+        def on_step(done: int, total: int) -> None:
+            if pace.due():
+                sweep.say(f"{job.label} {done}/{total}")
+
         try:
             with single_thread():
                 for name in sweep.imports:
                     import_module(name)
                 if isinstance(job, ModelJob):
-                    train(job, folder, reporter, sweep.device)
+                    train(job, folder, on_step, sweep.device)
                 elif _model_is_ready(job, folder, sweep):
-                    run(job, folder, reporter, sweep.device)
+                    run(job, folder, on_step, sweep.device)
                 else:
                     return
         except Exception as error:  # whatever it is, the other jobs go on
             # Whatever is in the checkpoint may be the reason: the next try starts anew.
             remove_progress(folder.checkpoint_file(job))
             folder.fail(job, f"{type(error).__name__}: {error}", traceback.format_exc())
+            ended = f"FAILED, {type(error).__name__}: {error}"
         else:
             remove_progress(folder.checkpoint_file(job))
             folder.failure_file(job).unlink(missing_ok=True)
-        finally:
-            folder.report_file(job.id).unlink(missing_ok=True)
+            score = score_of(folder.facts(job) or {})
+            ended = "done" if score is None else f"{100 * score:.1f}"
+        number, total = turn
+        minutes = (time.time() - sweep.since) / 60 * (total - number) / number
+        took = time.monotonic() - started
+        sweep.say(f"[{number}/{total}, {minutes:.0f} min left] {job.label}: {ended} ({took:.0f} s)")
 
 
 _watched: set[int] = set()
@@ -253,18 +273,6 @@ def single_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-class Reporter:
-    """Tells how far a job is, and its score so far, but not too often."""
-
-    def __init__(self, folder: SweepFolder, job: Job) -> None:
-        self.folder, self.job, self._last = folder, job, -math.inf
-
-    def __call__(self, done: int, total: int, score: Callable[[], float | None] = lambda: None) -> None:
-        if time.monotonic() - self._last >= REPORT_SECONDS:
-            self._last = time.monotonic()
-            self.folder.report(self.job, done, total, score())
-
-
 def _model_is_ready(job: RunJob, folder: SweepFolder, sweep: Sweep) -> bool:
     """Whether the source model is there; False if somebody is still training it."""
     state = folder.state(job.model, sweep.since)
@@ -277,11 +285,14 @@ def _model_is_ready(job: RunJob, folder: SweepFolder, sweep: Sweep) -> bool:
     return state == "done"
 
 
-def train(job: ModelJob, folder: SweepFolder, reporter: Reporter, device: str = "cpu") -> None:
+OnStep = Callable[[int, int], None]
+
+
+def train(job: ModelJob, folder: SweepFolder, on_step: OnStep, device: str = "cpu") -> None:
     """Train a source model; one that was stopped goes on."""
-    data = job.open_data()
+    data, suite = job.open_data(), job.suite
     names = data.class_names[: job.num_classes]
-    model = SourceModel.build(job.backbone, names, seed=job.seed, input_size=job.input_size, weights=job.weights)
+    model = SourceModel.build(suite.backbone, names, seed=job.seed, input_size=suite.input_size, weights=suite.weights)
     model.to(check_device(device))
     report = pretrain(
         model,
@@ -290,11 +301,12 @@ def train(job: ModelJob, folder: SweepFolder, reporter: Reporter, device: str = 
         PretrainSettings(**job.training),
         workers=0,
         checkpoint=folder.checkpoint_file(job),
-        on_step=lambda step: reporter(step.step, step.steps),
+        on_step=lambda step: on_step(step.step, step.steps),
     )
     facts = {
-        **job.model_dump(include={"id", "source", "num_classes", "seed", "data", "backbone", "training", "per_class"}),
-        "input_size": model.spec.image_size,
+        **{"id": job.id, "data": suite.data, "source": job.source, "num_classes": job.num_classes, "seed": job.seed},
+        **{"backbone": suite.backbone, "input_size": model.spec.image_size, "training": job.training},
+        "per_class": job.per_class,
         **asdict(report),
         "versions": versions(),
         "digest": job.digest,
@@ -305,60 +317,46 @@ def train(job: ModelJob, folder: SweepFolder, reporter: Reporter, device: str = 
     model.save(file)
 
 
-def run(job: RunJob, folder: SweepFolder, reporter: Reporter, device: str = "cpu") -> None:
+def run(job: RunJob, folder: SweepFolder, on_step: OnStep, device: str = "cpu") -> None:
     """One method over one stream; one that was stopped goes on, one that is known by another name is not done again."""
     record = folder.same_run(job)
     if record is None:
-        record = _stream(job, folder, reporter, device)
-    named = job.model_dump(include={"id", "suite", "seed", "study", "variant"}, mode="json")
-    named |= {"source": job.source, "target": job.target, "shift": job.shift.value}
+        record = _stream(job, folder, on_step, device)
+    named = job.named
     text = json.dumps({**named, **{key: value for key, value in record.items() if key not in named}}, indent=2)
     write_text(folder.result_file(job), text + "\n")
 
 
-def _stream(job: RunJob, folder: SweepFolder, reporter: Reporter, device: str) -> dict[str, Any]:
-    split, data = job.class_split, job.model.open_data()
-    file = folder.model_file(job.model)
+def _stream(job: RunJob, folder: SweepFolder, on_step: OnStep, device: str) -> dict[str, Any]:
+    split, file, suite = job.class_split, folder.model_file(job.model), job.suite
     model = SourceModel.load(file)
-    model.check_class_names(data.class_names[: split.num_source])
+    model.check_class_names(job.model.open_data().class_names[: split.num_source])
     stream = job.open_stream(model.spec.image_size)
     method = create(job.method, model, device=device, **job.settings)
-    total = len(stream)
-    started, batches = time.perf_counter(), 0
-
-    def on_batch(log: StreamLog) -> None:
-        nonlocal batches
-        batches += 1
-        reporter(len(log), total, lambda: score_so_far(log, split))
-
+    started, first = time.perf_counter(), [0]
     protocol = {
-        **{"data": job.model.data, "source": job.source, "target": list(job.targets), "seed": job.seed},
-        **{"batch_size": job.batch_size, "drop_last": job.drop_last, "limit_batches": job.limit},
-        **job.playing.as_dict(),
-        **{
-            "unknown_share": job.unknown_share,
-            "preset": job.preset,
-            "model_id": file.stem if job.model.given is None else job.model.id,
-        },
+        **{"data": suite.data, "source": job.model.source, "target": list(job.targets), "seed": job.seed},
+        **{"batch_size": job.batch_size, "drop_last": suite.drop_last, "limit_batches": job.limit},
+        **suite.playing.as_dict(),
+        **{"unknown_share": job.unknown_share, "preset": job.entry.preset_for(suite.data)},
+        "model_id": file.stem if job.model.given is None else job.model.id,
     }
+
+    def on_batch(log: Any) -> None:
+        first[0] = first[0] or len(log)
+        on_step(len(log), len(stream))
+
     checkpoint = folder.checkpoint_file(job)
     result = run_stream(method, stream, split, protocol=protocol, checkpoint=checkpoint, on_batch=on_batch)
     # Loading included, but neither the opening of the data nor what a stopped run had done before.
-    seconds = (time.perf_counter() - started) / max(batches, 1) * len(result.log)
+    done = len(result.log)
+    seconds = (time.perf_counter() - started) / max(done - first[0] + 1, 1) * done
     return {**result.record, "digest": job.digest, "wall_seconds": seconds}
-
-
-def score_so_far(log: StreamLog, split: ClassSplit) -> float:
-    """The shift's score over all batches of a log."""
-    metric = OnlineAccuracy() if split.shift is Shift.PDA else HScore(split.shared_classes)
-    metric.update(torch.cat(log.predictions), torch.cat(log.targets))
-    value = metric.compute()
-    return float(value["h_score"] if isinstance(value, dict) else value)
 
 
 def score_of(record: dict[str, Any]) -> float | None:
     """The score of the record's shift: accuracy for PDA, H-score otherwise; None if it has none."""
-    value = record["metrics"].get(record["score"])
+    value = record.get("metrics", {}).get(record.get("score"))
     return None if value is None or not math.isfinite(value) else float(value)
 
 
@@ -367,18 +365,18 @@ def summarise(records: Sequence[dict[str, Any]]) -> dict[str, dict[str, dict[str
 
     Runs with a share of unknown samples that was asked for have columns of their own: ``OPDA 0.3``.
     """
-    cells: dict[tuple[str, str], list[float]] = {}
-    for record in records:
-        score = score_of(record)
-        name = record["method"] if record["variant"] is None else record["variant"]
-        share = (record.get("protocol") or {}).get("unknown_share")
-        column = record["shift"] if share is None else f"{record['shift']} {share}"
-        cells.setdefault((column, name), []).extend([] if score is None else [score])
     summary: dict[str, dict[str, dict[str, float | int | None]]] = {}
-    for (shift, name), scores in cells.items():
-        summary.setdefault(shift, {})[name] = {
-            "mean": statistics.fmean(scores) if scores else None,
-            "std": statistics.stdev(scores) if len(scores) > 1 else None,
-            "runs": len(scores),
+    if not records:
+        return summary
+    shares = ((record.get("protocol") or {}).get("unknown_share") for record in records)
+    frame = pd.DataFrame(
+        {
+            "column": [" ".join(filter(None, (r["shift"], share))) for r, share in zip(records, shares, strict=True)],
+            "name": [record["variant"] or record["method"] for record in records],
+            "score": pd.Series([score_of(record) for record in records], dtype=float),
         }
+    )
+    table = frame.groupby(["column", "name"], sort=False).score.agg(mean="mean", std="std", runs="count")
+    for (column, name), cell in table.astype(object).where(table.notna(), None).iterrows():
+        summary.setdefault(column, {})[name] = {**cell, "runs": int(cell.runs)}
     return summary

@@ -7,7 +7,7 @@ into CSV, Markdown and LaTeX, the report into HTML.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,10 +16,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from driftgate.lab.bench.names import JOINED, method_block, method_name, row_look
-from driftgate.lab.bench.parts import STUDIES
 from driftgate.lab.bench.published import PublishedSuite, published_suite
 from driftgate.lab.bench.results import SHIFTS, Results
 from driftgate.lab.bench.statistics import Summary, summarise
+from driftgate.lab.bench.studies import STUDIES
 from driftgate.lab.data.layouts import RECIPES
 
 MAX_PAIRS_IN_ONE_TABLE = 2
@@ -33,11 +33,6 @@ UNEVEN = (
     "In square brackets: the number of runs, where another cell of the column has more. Such a column is ranked by the "
     "mean over the seeds that all its cells have."
 )
-COUNTED = (
-    "After a semicolon: our mean as the paper's authors count it, where that differs; a shared class without a sample "
-    "has accuracy 0 there and is left out here."
-)
-
 Groups = Mapping[str, pd.DataFrame]
 """Name of a row -> its runs."""
 
@@ -54,6 +49,15 @@ class Column(NamedTuple):
     @property
     def label(self) -> str:
         return "Mean" if self.source is None else pair_label(self.source, self.target or "")
+
+
+class Cell(NamedTuple):
+    """What is printed, what it sorts by, its mark (``best``, ``second`` or none), and the line below."""
+
+    text: str
+    value: str
+    mark: str
+    below: str
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,25 @@ class Table:
     starts: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
     below_is: str = f"paper (ours {MINUS} paper)"
+
+    def heads(self) -> list[tuple[str, str, bool]]:
+        """Of each column the block it belongs to, its own head, and whether its values are numbers."""
+        parts = [("", head) if isinstance(head, str) else head for head in self.text.columns]
+        numbers = [pd.api.types.is_numeric_dtype(self.value.iloc[:, place]) for place in range(len(parts))]
+        return [(group, label, is_number) for (group, label), is_number in zip(parts, numbers, strict=True)]
+
+    def rows(self) -> Iterator[tuple[str, bool, list[Cell]]]:
+        """Of each row its name, whether a block begins with it, and its cells."""
+        words, nothing = {1.0: "best", 2.0: "second"}, pd.DataFrame(index=self.text.index, columns=self.text.columns)
+        ranks = nothing if self.rank is None else self.rank
+        below = nothing.fillna("") if self.below is None else self.below
+        frames = (frame.to_numpy(dtype=object) for frame in (self.text, self.value, ranks, below))
+        for place, (name, *lines) in enumerate(zip(self.text.index, *frames, strict=True)):
+            found = [
+                Cell(text, "" if pd.isna(value) else str(value), words.get(rank, ""), second)
+                for text, value, rank, second in zip(*lines, strict=True)
+            ]
+            yield str(name), place in self.starts, found
 
 
 def pair_label(source: str, target: str) -> str:
@@ -139,19 +162,15 @@ def by_method(runs: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def by_variant(runs: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Runs by variant: by size where all are numbers, otherwise in the study's order."""
+    """Runs by variant: by size where all are numbers of one setting, otherwise in the study's order."""
     names = runs.variant.fillna("default")
     if runs.method.nunique() > 1:
         names = runs.method + ": " + names
-    found = list(dict.fromkeys(names))
-    sizes = {name: variant_number(name) for name in found}
-    if not any(map(math.isnan, sizes.values())) and len({name.rpartition("=")[0] for name in found}) == 1:
-        order = sorted(found, key=sizes.__getitem__)
-    else:
-        studies = [STUDIES[study] for study in runs.study.unique() if study in STUDIES]
-        known = [variant.name for study in studies for variant in study.variants]
-        order = [name for name in known if name in found] + sorted(set(found) - set(known))
-    return {name: runs[names == name] for name in order}
+    known = [variant.name for study in runs.study.unique() if study in STUDIES for variant in STUDIES[study].variants]
+    found = sorted(dict.fromkeys(names), key=lambda name: (known.index(name) if name in known else len(known), name))
+    if len({name.rpartition("=")[0] for name in found}) == 1 and not any(map(math.isnan, map(variant_number, found))):
+        found.sort(key=variant_number)
+    return {name: runs[names == name] for name in found}
 
 
 def variant_number(variant: str) -> float:
@@ -174,20 +193,15 @@ def result_columns(runs: pd.DataFrame, *, means_only: bool = False) -> list[Colu
 
 def cells(rows: Groups, columns: Sequence[Column], paper: PublishedSuite | None = None) -> pd.DataFrame:
     """A line for each row and column: its mean over the seeds and their spread, its rank, what the paper has there."""
-    everything = pd.concat(list(rows.values())) if rows else pd.DataFrame()
+    everything = pd.concat(list(rows.values()))
     seeds = sorted(everything.seed.unique())
     found = []
     for place, column in enumerate(columns):
         parts = _parts(column, everything)
-        lines, released = (_column(score_cube(rows, parts, seeds, value)) for value in ("score", "score_as_released"))
-        for key, line, theirs in zip(rows, lines, released, strict=True):
-            named = {"row": key, "column": place, **column._asdict()}
-            asked = [(part.shift or "", part.source or "", part.target or "") for part in parts]
+        asked = [(part.shift or "", part.source or "", part.target or "") for part in parts]
+        for key, line in zip(rows, _column(score_cube(rows, parts, seeds)), strict=True):
             published = None if paper is None else paper.average(key, asked)
-            # Where a run has a score but does not tell this one, the mean would be of other runs.
-            told = paper is not None and theirs["runs"] == line["runs"]
-            counted = theirs["mean"] if told else math.nan
-            found.append({**line, **named, "published": published, "mean_as_released": counted})
+            found.append({**line, "row": key, "column": place, **column._asdict(), "published": published})
     frame = pd.DataFrame(found).astype({"published": float})
     frame["difference"] = (frame["mean"] - frame.published).where(frame.missing_cells == 0)
     return frame
@@ -201,16 +215,16 @@ def _parts(column: Column, runs: pd.DataFrame) -> list[Column]:
     return [Column(shift, *pair) for shift in shifts for pair in pairs_of(runs[runs["shift"] == shift])]
 
 
-def score_cube(rows: Groups, parts: Sequence[Column], seeds: Sequence[int], value: str = "score") -> Array:
-    """(rows, parts, seeds) of a column of the runs; NaN where there is no run or nothing was measured."""
+def score_cube(rows: Groups, parts: Sequence[Column], seeds: Sequence[int]) -> Array:
+    """(rows, parts, seeds) of scores; NaN where there is no run or nothing was measured."""
     cube = np.full((len(rows), len(parts), len(seeds)), math.nan)
-    part_of, seed_of = {tuple(part): i for i, part in enumerate(parts)}, {seed: i for i, seed in enumerate(seeds)}
+    places = {tuple(part): place for place, part in enumerate(parts)}
     for row, runs in enumerate(rows.values()):
-        columns = (runs["shift"], runs.source, runs.target, runs.seed, runs[value])
-        for shift, source, target, seed, score in zip(*columns, strict=True):
-            part = part_of.get((shift, source, target))
-            if part is not None:
-                cube[row, part, seed_of[seed]] = score
+        for shift, source, target, seed, score in runs[["shift", "source", "target", "seed", "score"]].itertuples(
+            False
+        ):
+            if (shift, source, target) in places:
+                cube[row, places[shift, source, target], seeds.index(seed)] = score
     return cube
 
 
@@ -308,7 +322,6 @@ def build_table(
         return wide
 
     below = lines.apply(_published_text, axis=1)
-    notes = [UNEVEN] * bool(lines.fewer.any()) + [COUNTED] * bool(below.str.contains(";").any())
     blocks = [method_block(key) for key in rows]
     return Table(
         name,
@@ -324,13 +337,13 @@ def build_table(
         spread_out(lines.groupby("column")["rank"].transform(marks)),
         spread_out(below) if lines.published.notna().any() else None,
         tuple(place for place in range(1, len(blocks)) if blocks[place] != blocks[place - 1]),
-        tuple(notes),
+        (UNEVEN,) * bool(lines.fewer.any()),
     )
 
 
 CSV_COLUMNS = [
     *("table", "row", "shift", "source", "target", "n", "runs", "mean", "std", "low_95", "high_95"),
-    *("mean_on_common_seeds", "rank", "missing_cells", "published", "difference", "mean_as_released"),
+    *("mean_on_common_seeds", "rank", "missing_cells", "published", "difference"),
 ]
 
 
@@ -345,13 +358,10 @@ def _cell_text(cell: pd.Series) -> str:
 
 
 def _published_text(cell: pd.Series) -> str:
-    """``60.3 (−8.0; 41.4)``: the paper's number, ours minus it, and ours as its authors count where that differs."""
+    """``60.3 (−8.0)``: the paper's number, and ours minus it."""
     if math.isnan(cell.published):
         return ""
-    counted = number(cell.mean_as_released)
-    inside = [] if math.isnan(cell.difference) else [signed(cell.difference)]
-    inside += [counted] if counted not in {EMPTY, number(cell["mean"])} else []
-    return number(cell.published) + (f" ({'; '.join(inside)})" if inside else "")
+    return number(cell.published) + ("" if math.isnan(cell.difference) else f" ({signed(cell.difference)})")
 
 
 def suite_tables(suite: Results) -> list[Table]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import time
+from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -33,43 +34,36 @@ NEWS_SECONDS = 60.0
 
 
 class PredictionsFile:
-    """One row a picture, on the disk after every batch."""
+    """One row a picture, on the disk after every batch; ``done`` are the pictures that have one."""
 
     def __init__(self, path: Path, class_names: tuple[str, ...], *, resume: bool) -> None:
-        self.path, self.class_names = path, class_names
-        self.done: list[str] = []
-        if path.exists():
-            self.done = self._read(resume)
-        else:
+        self.path, self.done = path, list[str]()
+        self.names = {UNKNOWN: UNKNOWN_NAME, UNLABELED: "", **dict(enumerate(class_names))}
+        if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             self._append([COLUMNS])
-
-    def _read(self, resume: bool) -> list[str]:
-        with self.path.open(newline="", encoding="utf-8") as file:
-            rows = csv.reader(file)
-            if tuple(next(rows, ())) != COLUMNS:
-                raise DriftgateError(
-                    f"Expected the columns {', '.join(COLUMNS)} in {self.path} but it has others; name another file."
-                )
-            if not resume:
-                raise DriftgateError(f"Found {self.path}; give --resume to go on with it, or name another file.")
-            return [row[0] for row in rows if len(row) == len(COLUMNS)]
+            return
+        with path.open(newline="", encoding="utf-8") as file:
+            head, *rows = list(csv.reader(file)) or [[]]
+        if tuple(head) != COLUMNS:
+            raise DriftgateError(
+                f"Expected the columns {', '.join(COLUMNS)} in {path} but it has others; name another file."
+            )
+        if not resume:
+            raise DriftgateError(f"Found {path}; give --resume to go on with it, or name another file.")
+        self.done = [row[0] for row in rows if len(row) == len(COLUMNS)]
 
     def __call__(self, step: Step) -> None:
-        said = step.prediction
+        said, threshold = step.prediction, f"{step.prediction.thresholds.prediction:.6g}"
         columns = (said.labels, said.scores.amax(dim=1), said.novelty, said.pseudo_labels)
-        rows = zip(step.batch["files"], *(column.tolist() for column in columns), strict=True)
-        threshold = f"{said.thresholds.prediction:.6g}"
         self._append(
-            (file, label, self._name(label), f"{probability:.6g}", f"{novelty:.6g}", threshold, self._name(learned))
-            for file, label, probability, novelty, learned in rows
+            (file, label, self.names[label], f"{probability:.6g}", f"{novelty:.6g}", threshold, self.names[learned])
+            for file, label, probability, novelty, learned in zip(
+                step.batch["files"], *(column.tolist() for column in columns), strict=True
+            )
         )
 
-    def _name(self, label: int) -> str:
-        """Of a class; empty where nothing was learned."""
-        return {UNKNOWN: UNKNOWN_NAME, UNLABELED: ""}[label] if label < 0 else self.class_names[label]
-
-    def _append(self, rows: Any) -> None:
+    def _append(self, rows: Iterable[Iterable[object]]) -> None:
         with self.path.open("a", newline="", encoding="utf-8") as file:
             csv.writer(file).writerows(rows)
 

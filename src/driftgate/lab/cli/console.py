@@ -115,23 +115,14 @@ def duration(seconds: float) -> str:
 @contextmanager
 def progress_bars() -> Iterator[Report]:
     """Bars on stderr, one for each piece of work at hand. Plain lines where no terminal is."""
-    if not errors.is_terminal:
-        yield _print_when_done
-        return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(compact=True))
-    with Progress(*columns, console=errors, transient=True) as progress:
-        tasks: dict[str, TaskID] = {}
+    tasks: dict[str, TaskID] = {}
+    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as progress:
 
         def report(label: str, done: int, total: int) -> None:
-            if label not in tasks:
-                tasks[label] = progress.add_task(label, total=total)
-            progress.update(tasks[label], completed=done, total=total)
-            if done >= total:
-                progress.remove_task(tasks.pop(label))
+            if done >= total and not errors.is_terminal:
+                note(f"done: {label}")
+            task = tasks[label] if label in tasks else tasks.setdefault(label, progress.add_task(label))
+            progress.update(task, completed=done, total=total, visible=done < total)
 
         yield report
-
-
-def _print_when_done(label: str, done: int, total: int) -> None:
-    if done == total:
-        note(f"done: {label}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -21,17 +21,13 @@ def data() -> None:
     """Look at data sets on the disk."""
 
 
-@data_app.command(epilog="Example: [bold]driftgate data check visda --root data/visda --json[/bold]")
+@options.command(data_app, epilog="Example: [bold]driftgate data check visda --root data/visda --json[/bold]")
 def check(
     *,
     name: Annotated[str, typer.Argument(help="Data set: pacs, visda, domainnet, office-home, digits or folder.")],
-    root: options.Root = None,
-    split: options.Split = None,
-    class_order: options.ClassOrder = "shared-first",
+    tree: options.TreeOptions,
     verify: Annotated[bool, typer.Option("--verify", help="Decode every image instead of reading its header.")] = False,
     workers: options.Workers = 2,
-    allow_outside: options.AllowOutside = False,
-    max_pixels: options.MaxPixels = options.MAX_PIXELS,
     as_json: options.AsJson = False,
 ) -> None:
     """Say what is there: domains, classes, images, unreadable files, the splits and their sizes, what is missing.
@@ -42,21 +38,12 @@ def check(
     from driftgate.lab.data.check import check_dataset
     from driftgate.shifts import ClassSplit
 
-    order = check_class_order(class_order)
-    if split is not None:
-        ClassSplit.parse(split, order)  # a misspelt split should not wait for the files to be looked at
+    order = check_class_order(tree.class_order)
+    if tree.split is not None:
+        ClassSplit.parse(tree.split, order)  # a misspelt split should not wait for the files to be looked at
+    read: dict[str, Any] = {"allow_outside": tree.allow_outside, "max_pixels": tree.max_pixels, "workers": workers}
     with progress_bars() as report:
-        found = check_dataset(
-            name,
-            root,
-            order,
-            custom=split,
-            verify=verify,
-            workers=workers,
-            progress=report,
-            allow_outside=allow_outside,
-            max_pixels=max_pixels,
-        )
+        found = check_dataset(name, tree.root, order, custom=tree.split, verify=verify, progress=report, **read)
     if as_json:
         print_json(found.to_dict())
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast, get_args
@@ -41,31 +41,26 @@ class Choice:
         names and the side of the pictures.
         """
         device, file, network = choose_device(self.given.device), self.given.model, self.given.network
-        if file is not None and file.is_dir():
-            raise DriftgateError(f"Expected the file of a source model but {file} is a folder; name the file in it.")
         names, side = self.given.class_names, self.given.network_size
-        named = names is not None or side is not None
-        if network is None:
-            if file is None:
-                raise DriftgateError(
-                    "Expected a model but got none; give --model FILE, or --network my_module:build for a network of "
-                    "your own."
-                )
-            if named:
-                raise DriftgateError(
-                    "Expected --class-names and --input-size only with --network; the file has its own."
-                )
-            return SourceModel.load(file).to(device)
-        own = build_network(network)
-        if not isinstance(own, SourceModel):
+        own = None if network is None else build_network(network)
+        if (names is not None or side is not None) and (own is None or isinstance(own, SourceModel)):
+            raise DriftgateError(
+                "Expected --class-names and --input-size only with --network, and one that was not wrapped: "
+                f"{network or 'the file'} has its own; leave them out."
+            )
+        if own is not None and not isinstance(own, SourceModel):
             size: dict[str, Any] = {} if side is None else {"input_size": (side, side)}
             own = wrap(own, None if names is None else read_class_names(names), **size)
-        elif named:
+        if file is not None:
+            if file.is_dir():
+                raise DriftgateError(f"Expected the file of a source model but {file} is a folder; name the file.")
+            return SourceModel.load(file, model=own).to(device)
+        if own is None:
             raise DriftgateError(
-                f"Expected no --class-names and no --input-size: {network} gives a model that has its own; leave them "
-                "out."
+                "Expected a model but got none; give --model FILE, or --network my_module:build for a network of your "
+                "own."
             )
-        return (own if file is None else SourceModel.load(file, model=own)).to(device)
+        return own.to(device)
 
     def create(self, model: SourceModel | None = None) -> Method:
         """The method around ``model``, or around the one that is named."""
@@ -133,10 +128,9 @@ def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
         key, equals, value = pair.partition("=")
         if not equals or not key.strip():
             raise DriftgateError(f"Expected --set key=value but got {pair!r}; write it so.")
-        try:
+        settings[key.strip()] = value
+        with suppress(json.JSONDecodeError):
             settings[key.strip()] = json.loads(value)
-        except json.JSONDecodeError:
-            settings[key.strip()] = value
     if "seed" in settings:
         # One seed decides the stream too; two of them would make a record that says only half of it.
         raise DriftgateError(f"Expected no seed among the settings but got seed={settings['seed']}; use --seed.")
@@ -211,12 +205,9 @@ def build_network(text: str) -> nn.Module:
 
 def read_class_names(text: str) -> list[str]:
     """Names with commas between, or a file with one a line."""
-    file = Path(text)
-    if "," not in text and file.is_file():
-        names = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
-    else:
-        names = [name.strip() for name in text.split(",")]
-    names = [name for name in names if name]
+    is_file = "," not in text and Path(text).is_file()
+    found = Path(text).read_text(encoding="utf-8").splitlines() if is_file else text.split(",")
+    names = [name.strip() for name in found if name.strip()]
     if not names:
         raise DriftgateError(
             f"Expected class names with commas between, or a file with one a line, but got {text!r}; write them so."

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
-from dataclasses import asdict, replace
+from dataclasses import replace
 from inspect import cleandoc
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,7 +15,6 @@ from driftgate.lab.cli.app import app
 from driftgate.lab.cli.console import kibibytes, make_table, note, output, print_json, progress_bars, refuse
 
 if TYPE_CHECKING:
-    from driftgate.lab.bench.footprint import Comparison
     from driftgate.methods import MethodSettings
 
 
@@ -76,8 +75,8 @@ def _method_rows(classes: int, backbone: str) -> list[dict[str, Any]]:
 SIGNS = (("ge", ">="), ("gt", ">"), ("le", "<="), ("lt", "<"))
 """How pydantic calls the ends of a range, and how people write them."""
 
-_ATTRIBUTE = re.compile(r"^    (?=\S)((?:\w+(?:, )?)+): (.*)$")
-"""A line of a docstring's list of attributes: one name or several with one meaning."""
+_ATTRIBUTE = re.compile(r"^    ((?:\w+(?:, )?)+): (.*(?:\n {8}.*)*)", re.MULTILINE)
+"""An entry of a docstring's list of attributes: one name or several with one meaning, over one line or several."""
 
 
 def _show_settings(name: str, *, as_json: bool) -> None:
@@ -122,178 +121,47 @@ def _meanings(settings: type[MethodSettings]) -> dict[str, str]:
     """Setting -> what its class, or the nearest one before it, says of it under ``Attributes``."""
     found: dict[str, str] = {}
     for kind in settings.__mro__:
-        for name, text in _attributes(kind.__dict__.get("__doc__") or "").items():
-            found.setdefault(name, text)
-    return {name: found[name] for name in settings.model_fields if name in found}
-
-
-def _attributes(docstring: str) -> dict[str, str]:
-    lines = cleandoc(docstring).splitlines()
-    if "Attributes:" not in lines:
-        return {}
-    found: dict[str, str] = {}
-    names: list[str] = []
-    for line in lines[lines.index("Attributes:") + 1 :]:
-        start = _ATTRIBUTE.match(line)
-        if start is not None:
-            names = start[1].split(", ")
-            found |= dict.fromkeys(names, start[2])
-        elif line.startswith("        ") and names:
-            found |= {name: f"{found[name]} {line.strip()}" for name in names}
-        else:
-            break  # the list has ended
+        _, _, told = cleandoc(kind.__dict__.get("__doc__") or "").partition("Attributes:\n")
+        for line in _ATTRIBUTE.finditer(told):
+            for name in line[1].split(", "):
+                found.setdefault(name, " ".join(line[2].split()))
     return found
 
 
-@app.command(epilog="Example: [bold]driftgate memory --classes 9,200,345 --plot memory.png[/bold]")
+@app.command(epilog="Example: [bold]driftgate memory --classes 9,200,345 --json[/bold]")
 def memory(
     *,
     classes: Annotated[str, typer.Option(help="Numbers of source classes, separated by commas.")] = "9,200,345",
-    plot: Annotated[Path | None, typer.Option(help="Draw the paper's memory figure into this file.")] = None,
-    measure: Annotated[
-        bool, typer.Option("--measure", help="Measure the peak memory of real steps of COMET and GMM instead (Linux).")
-    ] = False,
-    backbone: Annotated[str, typer.Option(help="Network for --measure.")] = "resnet50",
-    size: Annotated[int, typer.Option(min=8, help="Pixels of an image for --measure.")] = 224,
-    batch_size: Annotated[int, typer.Option(min=1, help="Images of a step for --measure.")] = 64,
     as_json: options.AsJson = False,
 ) -> None:
     """Compare what is kept across batches: the mixture, a memory queue, a mean teacher (the paper's supplement).
 
-    Values by the paper's formulas, and the bytes of real objects; beside them the paper's own figures. With --measure
-    the peak memory of whole steps, each method in a process of its own; the ResNet-50 takes up to 13 GB and minutes.
+    Values by the paper's formulas, and the bytes of real objects; beside them the paper's own figures.
     """
-    from driftgate.lab.bench.footprint import compare
-    from driftgate.lab.files import writable_file
+    from driftgate.lab.bench.footprint import QUEUE_LENGTH, compare
 
-    counts = _counts(classes)
-    if measure:
-        if plot is not None:
-            refuse("Expected either --measure or --plot but got both; run them apart.")
-        _measure_peaks(counts, backbone, size, batch_size, as_json=as_json)
+    counts = [part.strip() for part in classes.split(",")]
+    if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in counts):
+        refuse(f"Expected numbers of classes like 9,200,345 but got {classes!r}; write them so.")
+    found = {count: compare(int(count)) for count in counts}
+    if as_json:
+        print_json({count: {name: kept._asdict() for name, kept in rows.items()} for count, rows in found.items()})
         return
-    if plot is not None:
-        _check_picture(plot)
-        writable_file(plot)
-    comparisons = [compare(count) for count in counts]
-    if plot is not None:
-        from driftgate.lab import figures
-
-        figures.save_figure(figures.memory(counts), plot)
-    if as_json:
-        print_json([asdict(comparison) for comparison in comparisons])
-    else:
-        for comparison in comparisons:
-            _print_comparison(comparison)
-    if plot is not None:
-        note(f"Drawn to {plot}.")
-
-
-PEAK_STEPS = 1
-"""After one that does not count, in which the optimiser allocates: a step of the paper's network takes a minute."""
-
-
-def _measure_peaks(counts: list[int], backbone: str, size: int, batch_size: int, *, as_json: bool) -> None:
-    from functools import partial
-
-    from driftgate.lab.bench.footprint import PAPER
-    from driftgate.lab.bench.step_cost import Builder, Setting, measure, method_stepper
-    from driftgate.models.backbones import RESNETS
-
-    builders: dict[str, Builder] = {
-        name: partial(method_stepper, name=name, settings={}) for name in ("comet-f", "gmm")
-    }
-    for mode in ("balanced", "low"):
-        builders[f"gmm, memory {mode}"] = partial(method_stepper, name="gmm", settings={"memory": mode})
-    measured: list[dict[str, Any]] = []
-    for count in counts:
-        setting = Setting(backbone, count, (size, size), batch_size)
-        with progress_bars() as report:
-            costs = measure(builders, setting, steps=PEAK_STEPS, warmup=1, on_step=report)
-        paper = PAPER.get(count) if backbone in RESNETS else None
-        printed = {"comet-f": paper.comet_peak_mb, "gmm": paper.gmm_peak_mb} if paper else {}
-        rows = [
-            {
-                **{"label": cost.label, "peak_bytes": cost.peak_bytes, "seconds": cost.median_seconds},
-                **{"ratio": cost.peak_bytes / costs[0].peak_bytes, "paper_mb": printed.get(cost.label)},
-            }
-            for cost in costs
+    columns = ("", "values", "KiB, formula", "KiB, measured", "paper's KB", "the mixture is")
+    for count, rows in found.items():
+        mixture, queue = rows["mixture"], rows["queue"]
+        shown = [
+            (
+                *(name, f"{kept.values:,}", kibibytes(kept.formula_bytes), kibibytes(kept.measured_bytes)),
+                "-" if kept.paper_kb is None else f"{kept.paper_kb:,.2f}",
+                f"{100 * mixture.measured_bytes / kept.measured_bytes:,.2f} %",
+            )
+            for name, kept in rows.items()
         ]
-        measured.append({"classes": count, "backbone": backbone, "size": size, "batch_size": batch_size, "steps": rows})
-        if not as_json:
-            _print_peaks(measured[-1])
-    if as_json:
-        print_json(measured)
-
-
-def _print_peaks(measured: dict[str, Any]) -> None:
-    title = (
-        f"{measured['classes']} source classes, {measured['backbone']} at {measured['size']} px, "
-        f"{measured['batch_size']} images"
-    )
-    comet, rows = measured["steps"][0]["paper_mb"], []
-    for row in measured["steps"]:
-        paper = row["paper_mb"]
-        printed = ("-", "-") if paper is None else (f"{paper:,.2f}", f"{paper / comet:.2f}")
-        ours = f"{row['peak_bytes'] / 2**20:,.0f}", f"{row['ratio']:.2f}"
-        rows.append((row["label"], *ours, *printed, f"{row['seconds']:.2f}"))
-    heads = ("", "peak MiB", "to COMET", "paper's MB", "paper's ratio", "seconds a step")
-    output.print(make_table(title, heads, rows, left=("",)))
-    output.print("- Peak of the process above the loaded model; the paper's figures are a GPU's.", style="dim")
-
-
-def _check_picture(path: Path) -> None:
-    """Refuse a kind of picture that cannot be drawn before anything is computed."""
-    from matplotlib.figure import Figure
-
-    # A .pgf needs LaTeX, which matplotlib does not bring.
-    known = sorted(set(Figure().canvas.get_supported_filetypes()) - {"pgf"})
-    if path.suffix.removeprefix(".").lower() not in known:
-        refuse(f"Expected a picture that ends in .{', .'.join(known)} but got {path}; name it so.")
-
-
-def _counts(text: str) -> list[int]:
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
-        refuse(f"Expected numbers of classes like 9,200,345 but got {text!r}; write them so.")
-    return [int(part) for part in parts]
-
-
-def _print_comparison(comparison: Comparison) -> None:
-    paper = comparison.paper
-    columns = ("", "values", "KiB, formula", "KiB, measured", "paper's KB", "GMM is")
-    rows = (
-        ("GMM", comparison.gmm, paper and paper.gmm_kb),
-        ("GMM, tied", comparison.tied, None),
-        ("memory queue", comparison.queue, None),
-        ("mean teacher", comparison.teacher, paper and paper.teacher_kb),
-    )
-    shown = [
-        (
-            *(label, f"{part.values:,}", kibibytes(part.formula_bytes), kibibytes(part.measured_bytes)),
-            "-" if printed is None else f"{printed:,.2f}",
-            "" if label == "GMM" else f"{100 * comparison.gmm.measured_bytes / part.measured_bytes:,.2f} %",
-        )
-        for label, part, printed in rows
-    ]
-    output.print(make_table(f"{comparison.classes} source classes", columns, shown, left=("",)))
-    lines = [
-        *(f"{label}: measured on {part.how}." for label, part, _ in rows),
-        f"A queue is larger than our mixture from {comparison.break_even_queue_length:,} samples on, "
-        f"{comparison.queue_bytes_per_sample:,.0f} bytes each.",
-        f"The released code keeps float64 and full matrices: {kibibytes(comparison.released_gmm_bytes)} KiB"
-        f"{'' if paper is None else ', the figure of the paper'}; a queue is larger than that from "
-        f"{comparison.released_break_even_queue_length:,} samples on.",
-        f"Tied, with one covariance for all classes, ours is {100 * comparison.tied_to_released:.2f} % of that.",
-    ]
-    if paper is not None:
-        lines.append(
-            f"The paper says {paper.break_even} samples of {paper.queue_kb_per_sample:.2f} KB; those are the bytes of "
-            "tensors of 64 samples."
-        )
-    for line in lines:
-        output.print(f"- {line}", style="dim", markup=False)
-    output.print()
+        output.print(make_table(f"{count} source classes", columns, shown, left=("",)))
+        samples = math.ceil(mixture.measured_bytes * QUEUE_LENGTH / queue.measured_bytes)
+        output.print(f"- The queue has {QUEUE_LENGTH:,} samples; from {samples:,} on it is larger than the mixture.")
+    output.print("- The paper's mixture is the released code's: float64 and full matrices.")
 
 
 @options.command(
@@ -334,22 +202,28 @@ def cost(
             on_step=report,
         )
     found = choose_effort(costs, budget_seconds, budget_mib)
+    rows: list[dict[str, Any]] = [
+        {
+            **{"effort": cost.label, "seconds": cost.mean_seconds, "longest_seconds": max(cost.seconds)},
+            **{"to_inference": cost.mean_seconds / costs[0].mean_seconds, "peak_bytes": cost.peak_bytes},
+            **{"frames_per_second": batch_size / cost.mean_seconds, "fits": cost.fits(budget_seconds, budget_mib)},
+        }
+        for cost in costs
+    ]
     if as_json:
-        rows = [asdict(row) | {"fits": row.fits(budget_seconds, budget_mib)} for row in costs]
-        print_json({"method": chosen.method, "batch_size": batch_size, "costs": rows, "choice": found and found.effort})
+        print_json({"method": chosen.method, "batch_size": batch_size, "costs": rows, "choice": found and found.label})
         return
     columns = ("effort", "seconds a batch", "longest", "to inference", "peak MiB", "frames a second", "fits")
     shown = [
         (
-            *(row.effort, f"{row.seconds:.3f}", f"{row.longest_seconds:.3f}", f"{row.to_inference:.2f}"),
-            *(f"{row.peak_bytes / 2**20:,.0f}", f"{row.frames_per_second:.3g}"),
-            "yes" if row.fits(budget_seconds, budget_mib) else "no",
+            *(row["effort"], f"{row['seconds']:.3f}", f"{row['longest_seconds']:.3f}", f"{row['to_inference']:.2f}"),
+            *(f"{row['peak_bytes'] / 2**20:,.0f}", f"{row['frames_per_second']:.3g}", "yes" if row["fits"] else "no"),
         )
-        for row in costs
+        for row in rows
     ]
     output.print(make_table(f"{chosen.method}, {batch_size} samples a batch", columns, shown, left=("effort",)))
     output.print("- Peak of the process above the loaded model.", style="dim")
     if found is None:
         note("None fits; take smaller batches or pictures, or source-only, which is the inference itself.")
     elif budget_seconds is not None or budget_mib is not None:
-        note(f"effort={found.effort!r} fits: about {found.frames_per_second:.3g} frames a second.")
+        note(f"effort={found.label!r} fits: about {batch_size / found.mean_seconds:.3g} frames a second.")

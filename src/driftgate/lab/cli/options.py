@@ -20,30 +20,20 @@ CHECKPOINT_SECONDS = 120.0
 MAX_PIXELS = 50_000_000
 """As ``driftgate.models.pictures`` has it."""
 
-AllowOutside = Annotated[
-    bool, typer.Option("--allow-outside", help="Let list files name images that do not lie under --root.")
-]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else, on stdout.")]
 CheckpointEvery = Annotated[
     float, typer.Option("--checkpoint-every", min=0.0, help="Seconds between two saves of what --resume goes on from.")
-]
-ClassOrder = Annotated[
-    str, typer.Option("--class-order", help="Order of the classes: shared-first (as all public code) or paper.")
 ]
 Device = Annotated[
     str,
     typer.Option("--device", help="Where to compute: auto takes what is there; cpu, cuda, cuda:1, mps, or any other."),
 ]
-Idle = Annotated[float | None, typer.Option("--idle", min=0.0, help="End after so many seconds without a new picture.")]
 Imports = Annotated[
     list[str] | None,
     typer.Option("--import", help="A module or file with methods of your own, to be known by name; repeat it."),
 ]
 InputSize = Annotated[
     int | None, typer.Option("--input-size", min=8, help="Side of the pictures; the backbone's own if not given.")
-]
-MaxPixels = Annotated[
-    int, typer.Option("--max-pixels", min=1, help="Of an image; a larger one counts as broken and is not decoded.")
 ]
 Precision = Annotated[
     str | None, typer.Option("--precision", help="What networks compute in: float32, bfloat16, or float16 on CUDA.")
@@ -53,10 +43,6 @@ Root = Annotated[
     typer.Option("--root", help="Folder that holds <domain>/<class>/<image>, or the data set's list files."),
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="Decides everything that is drawn at random.")]
-Split = Annotated[
-    str | None,
-    typer.Option("--split", help="Shared/source-private/target-private classes like 3/2/2, instead of the built-in."),
-]
 Strict = Annotated[bool, typer.Option("--strict", help="Fail at a broken image instead of skipping it.")]
 Weights = Annotated[
     str | None,
@@ -73,18 +59,26 @@ def option(default: T, help: str | None = None, *names: str, **limits: Any) -> T
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataOptions:
+class TreeOptions:
+    """Files of a data set, and how its classes are split."""
+
+    root: Root = None
+    split: str | None = option(
+        None, "Shared/source-private/target-private classes like 3/2/2, instead of the built-in."
+    )
+    class_order: str = option("shared-first", "Order of the classes: shared-first (as all public code) or paper.")
+    allow_outside: bool = option(False, "Let list files name images that do not lie under --root.", "--allow-outside")
+    max_pixels: int = option(MAX_PIXELS, "Of an image; a larger one counts as broken and is not decoded.", min=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataOptions(TreeOptions):
     """A data set on the disk, and which of its classes are the source's."""
 
     data: str | None = option(
         None, "Data set: pacs, visda, domainnet, office-home, digits, or folder for any other tree."
     )
-    root: Root = None
     shift: str | None = option(None, "Category shift: PDA, ODA or OPDA. Not needed with --split.")
-    split: Split = None
-    class_order: ClassOrder = "shared-first"
-    allow_outside: AllowOutside = False
-    max_pixels: MaxPixels = MAX_PIXELS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +108,7 @@ class PictureOptions:
 
     images: Path | None = option(None, "A plain folder of pictures, newest last, in place of --data: no labels.")
     follow: bool = option(False, "Go on with pictures that come into --images later, until Ctrl-C.")
-    idle: Idle = None
+    idle: float | None = option(None, "End after so many seconds without a new picture.", min=0.0)
     predictions: Path | None = option(None, "File (.csv) that gets a row for every picture of --images.")
 
 

@@ -9,7 +9,7 @@ import typer
 
 from driftgate.lab.cli import options
 from driftgate.lab.cli.app import app
-from driftgate.lab.cli.console import note, output, print_json
+from driftgate.lab.cli.console import make_table, note, output, print_json
 
 
 @app.command(epilog="Example: [bold]driftgate report runs/digits runs/pacs --out runs/report[/bold]")
@@ -28,6 +28,8 @@ def report(
     The page is one file that needs no network. It also works while a sweep is still going on: what is missing is left
     out and said so.
     """
+    from driftgate.lab.bench.names import method_name
+    from driftgate.lab.bench.tables import number
     from driftgate.lab.files import writable_folder
     from driftgate.lab.report.page import write_report
 
@@ -38,9 +40,12 @@ def report(
     written = write_report(folders, target, figures)
     if as_json:
         print_json(written.facts)
-    else:
-        for name, facts in written.facts["suites"].items():
-            output.print(name, style="bold", markup=False)
-            for sentence in facts["summary"]:
-                output.print(f"  {sentence}", markup=False, soft_wrap=True)
+    for name, facts in () if as_json else written.facts["suites"].items():
+        rows = [
+            (method_name(method), number(row["mean"]), number(row["std"]), number(row["rank"], 0))
+            for method, row in facts["means"].items()
+        ]
+        output.print(make_table(name, ("method", "mean score", "±", "rank"), rows, left=("method",)))
+        for warning in facts["warnings"]:
+            note(warning)
     note(f"Page: {written.page}; tables: {', '.join(path.name for path in written.files) or 'none'}.")

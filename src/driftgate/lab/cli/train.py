@@ -58,7 +58,6 @@ def pretrain(
     recipe: TrainingOptions,
     workers: options.Workers = 1,
     strict: options.Strict = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Do two steps, tell how long it would take.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a training that was stopped.")] = False,
     checkpoint_every: options.CheckpointEvery = options.CHECKPOINT_SECONDS,
     as_json: options.AsJson = False,
@@ -69,7 +68,7 @@ def pretrain(
     """
     from driftgate.lab.cli import experiment
     from driftgate.lab.files import writable_file
-    from driftgate.lab.pretrain import PretrainSettings, estimate
+    from driftgate.lab.pretrain import PretrainSettings
     from driftgate.lab.pretrain import pretrain as train
     from driftgate.models import SourceModel
     from driftgate.models.backbones import check_backbone, check_weights
@@ -77,9 +76,8 @@ def pretrain(
     check_backbone(network.backbone)
     check_weights(network.backbone, network.weights)
     stopped = out.with_name(f"{out.name}.progress.safetensors")
-    if not dry_run:
-        writable_file(out)
-        experiment.progress_file(stopped, resume)
+    writable_file(out)
+    experiment.progress_file(stopped, resume)
     dataset, classes = experiment.open_split(data)
     domains = [dataset.domain(name, seed=recipe.seed) for name in experiment.split_names(source)]
     settings = PretrainSettings.for_dataset(dataset.name, **asdict(recipe))
@@ -97,13 +95,6 @@ def pretrain(
         "backbone": network.backbone,
         "settings": settings.model_dump(mode="json"),
     }
-    if dry_run:
-        seconds = estimate(model, domains, classes, settings, workers=workers, strict=strict)
-        if as_json:
-            print_json({**described, "estimated_seconds": seconds})
-        else:
-            output.print(f"Training would take about {duration(seconds)}; nothing was written.")
-        return
     with experiment.resumable(stopped, out):
         with progress_bars() as report:
             result = train(

@@ -63,23 +63,20 @@ class DataReport(BaseModel):
         return {**self.model_dump(mode="json"), "ok": self.ok}
 
     def lines(self) -> list[str]:
-        domains, splits = self.domains, [["shift", "split", "order", "images as source / as target"]]
-        for split in self.splits:
-            targets = split.target_images.items()
-            sizes = "  ".join(f"{name} {split.source_images[name]:,} / {size:,}" for name, size in targets)
-            splits.append([split.shift, split.split, split.order, sizes])
+        domains = self.domains
         there = [[one.name, f"{one.images:,}", str(len(one.unreadable)), one.origin] for one in domains]
-        classes = [
-            [str(index), name, *(f"{one.per_class[name]:,}" for one in domains)]
-            for index, name in enumerate(self.classes)
+        classes = [[name, *(f"{one.per_class[name]:,}" for one in domains)] for name in self.classes]
+        splits = [
+            [split.shift, split.split, f"{name} {split.source_images[name]:,} / {size:,}"]
+            for split in self.splits
+            for name, size in split.target_images.items()
         ]
         return [
             f"{self.name}{f' in {self.root}' if self.root else ''}: {len(self.classes)} classes",
             *_table([["domain", "images", "unreadable", "where"], *there]),
-            "",
-            *_table([["", "class", *(one.name for one in domains)], *classes]),
-            "",
-            *(_table(splits) if self.splits else ["no split built in: give one like --split 10/5/50"]),
+            *_table([["class", *(one.name for one in domains)], *classes]),
+            *_table([["shift", "split", "images as source / as target"], *splits]),
+            *([] if self.splits else ["no split built in: give one like --split 10/5/50"]),
             *(f"{split.shift}: {split.problem}" for split in self.splits if split.problem),
             *(f"unreadable: {path}" for one in domains for path in one.unreadable),
             *(f"skipped: {text}" for text in self.skipped),
@@ -100,17 +97,10 @@ def check_dataset(
     allow_outside: bool = False,
     max_pixels: int = MAX_PIXELS,
 ) -> DataReport:
-    """Look at a data set and tell what is there.
+    """Look at a data set and tell what is there; the options are those of ``driftgate data check``.
 
-    Args:
-        name: name of the data set.
-        root: its folder.
-        order: class order of the splits.
-        custom: a split like ``10/5/50`` to look at instead of the built-in ones.
-        verify: decode every file instead of looking at its header only.
-        workers: threads that read.
-        progress: called with domain, files done and files in all.
-        allow_outside, max_pixels: see ``open_dataset``.
+    ``custom`` is a split like ``10/5/50`` to look at instead of the built-in ones; ``verify`` decodes every file
+    instead of looking at its header only; ``progress`` is called with domain, files done and files in all.
     """
     data = open_dataset(name, root, allow_outside=allow_outside, max_pixels=max_pixels)
     domains, absent = _open_domains(data)
@@ -244,6 +234,7 @@ def _folder_below(path: Path | str, class_name: str) -> str | None:
 
 
 def _table(rows: list[list[str]]) -> list[str]:
-    """Rows of text with aligned columns."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    """Rows of text with aligned columns, and an empty line."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return [*lines, ""]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from copy import copy
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
@@ -56,9 +57,32 @@ class DataSet(ABC):
     expected_classes: int | None = None
     aliases: Mapping[str, str] = MappingProxyType({})
 
-    @abstractmethod
+    _renumbered: Tensor | None = None
+
     def domain(self, name: str, *, seed: int = 0) -> Domain:
         """A domain by its name, in any usual spelling; ``seed`` is for domains that are drawn."""
+        found = self._domain(self.canonical(name), seed)
+        if self._renumbered is None:
+            return found
+        return PartOfDomain(found, torch.arange(len(found)), self._renumbered[found.classes])
+
+    @abstractmethod
+    def _domain(self, name: str, seed: int) -> Domain:
+        """A domain, its classes in ASCII order."""
+
+    def with_first(self, first: Sequence[str]) -> DataSet:
+        """The same with ``first`` as its first classes; the others follow in their own order."""
+        missing = [name for name in first if name not in self.class_names]
+        twice = [name for name in first if list(first).count(name) > 1]
+        if missing or twice:
+            what = f"{missing[0]!r} is none of them" if missing else f"{twice[0]!r} is there twice"
+            raise DriftgateError(
+                f"Expected each class once out of {', '.join(self.class_names)} but {what}; mend the names of classes."
+            )
+        data = copy(self)
+        data.class_names = (*first, *(name for name in self.class_names if name not in first))
+        data._renumbered = torch.tensor([data.class_names.index(name) for name in self.class_names])
+        return data
 
     @abstractmethod
     def origin(self, name: str) -> str:
@@ -133,8 +157,7 @@ class DigitData(DataSet):
     expected_classes = len(digits.CLASS_NAMES)
     splits = DIGIT_SPLITS
 
-    def domain(self, name: str, *, seed: int = 0) -> Domain:
-        name = self.canonical(name)
+    def _domain(self, name: str, seed: int) -> Domain:
         images, classes = digits.load_digits("mnist" if name == digits.DRAWN else name, seed=seed)
         if name == digits.DRAWN:
             return DrawnDomain(name, MemoryDomain("mnist", images, classes), rounds=digits.ROUNDS, seed=seed)
@@ -185,7 +208,7 @@ class FileData(DataSet):
             for place in self.places.values()
             if place.folder is not None and place.list_file is None
         ]
-        self.class_names = _class_names(trees, list(self._lists.values()))
+        self.class_names = self.on_disk = _class_names(trees, list(self._lists.values()))
         self._read: dict[str, FileDomain] = {}
         limit = self.expected_classes
         if limit is not None and len(self.class_names) > limit:
@@ -194,17 +217,16 @@ class FileData(DataSet):
                 f"{few(self.class_names)}; remove what is no class, or use 'folder' with --split."
             )
 
-    def domain(self, name: str, *, seed: int = 0) -> Domain:
-        name = self.canonical(name)
+    def _domain(self, name: str, seed: int) -> Domain:
         if name not in self._read:
             place = self.places[name]
             if name in self._lists:
-                bases, names, listed = place.bases, self.class_names, self._lists[name]
+                bases, names, listed = place.bases, self.on_disk, self._lists[name]
                 self._read[name] = list_domain(name, listed, bases, names, root=self.limits, max_pixels=self.max_pixels)
                 del self._lists[name]  # the domain has all of it
             else:
                 folder = place.folder or self.root
-                self._read[name] = read_tree(name, folder, self.class_names, self.skipped, self.max_pixels)
+                self._read[name] = read_tree(name, folder, self.on_disk, self.skipped, self.max_pixels)
         return self._read[name]
 
     def origin(self, name: str) -> str:
@@ -278,35 +300,7 @@ def few_per_class(domain: Domain, count: int | None) -> Domain:
     return PartOfDomain(domain, places, classes[places])
 
 
-class NamedClasses(DataSet):
-    """A data set with ``first`` as its first classes; the others follow in their own order."""
-
-    def __init__(self, data: DataSet, first: Sequence[str]) -> None:
-        missing = [name for name in first if name not in data.class_names]
-        twice = [name for name in first if list(first).count(name) > 1]
-        if missing or twice:
-            what = f"{missing[0]!r} is none of them" if missing else f"{twice[0]!r} is there twice"
-            raise DriftgateError(
-                f"Expected each class once out of {', '.join(data.class_names)} but {what}; mend the names of classes."
-            )
-        self.data, self.name, self.domains = data, data.name, data.domains
-        self.expected_domains, self.expected_classes, self.aliases = data.expected_domains, None, data.aliases
-        self.class_names = (*first, *(name for name in data.class_names if name not in first))
-        self.splits = data.splits
-        self._index = torch.tensor([self.class_names.index(name) for name in data.class_names])
-
-    def domain(self, name: str, *, seed: int = 0) -> Domain:
-        domain = self.data.domain(name, seed=seed)
-        return PartOfDomain(domain, torch.arange(len(domain)), self._index[domain.classes])
-
-    def origin(self, name: str) -> str:
-        return self.data.origin(name)
-
-    def where_to_put(self, name: str) -> str:
-        return self.data.where_to_put(name)
-
-
 @lru_cache(maxsize=8)
 def open_cached(name: str, root: str | None, classes: tuple[str, ...] = ()) -> DataSet:
     """A data set, opened once a process: a worker does many runs on the same one. ``classes`` stand first in it."""
-    return NamedClasses(open_cached(name, root), classes) if classes else open_dataset(name, root)
+    return open_cached(name, root).with_first(classes) if classes else open_dataset(name, root)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from abc import ABC, abstractmethod
-from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
@@ -54,46 +53,16 @@ class Domain(ABC):
         """The sample as (3, H, W) uint8; ``BrokenImage`` if it cannot be read."""
 
 
-class PathTable:
-    """Many paths in little memory, one after another in a buffer: their letters, and 8 bytes each.
-
-    A list of strings takes over 60 bytes more, which is what would make memory grow with the number of images.
-    """
-
-    def __init__(self, paths: Iterable[bytes] = ()) -> None:
-        self._letters, self._ends = bytearray(), array("Q")
-        for path in paths:
-            self.append(path)
-
-    def append(self, path: bytes) -> None:
-        self._letters += path
-        self._ends.append(len(self._letters))
-
-    def __len__(self) -> int:
-        return len(self._ends)
-
-    def __iter__(self) -> Iterator[bytes]:
-        return map(self.__getitem__, range(len(self)))
-
-    def __getitem__(self, index: int) -> bytes:
-        if not 0 <= index < len(self._ends):
-            raise IndexError(index)
-        return bytes(self._letters[self._ends[index - 1] if index else 0 : self._ends[index]])
-
-
 class FileDomain(Domain):
     """Images in files: ``paths`` relative to ``base``, ``classes`` their class indices; larger ones are broken."""
 
-    def __init__(self, name: str, base: Path, paths: PathTable, classes: Tensor, max_pixels: int = MAX_PIXELS) -> None:
-        if len(paths) != len(classes):
-            raise DriftgateError(
-                f"Expected one class for each of {len(paths)} paths but got {len(classes)}; give as many."
-            )
-        self.name, self.base, self.classes, self.max_pixels = name, base, classes, max_pixels
-        self._paths = paths
+    def __init__(
+        self, name: str, base: Path, paths: Sequence[str], classes: Tensor, max_pixels: int = MAX_PIXELS
+    ) -> None:
+        self.name, self.base, self.paths, self.classes, self.max_pixels = name, base, paths, classes, max_pixels
 
     def path(self, index: int) -> str:
-        return os.path.join(self.base, os.fsdecode(self._paths[index]))
+        return os.path.join(self.base, self.paths[index])
 
     def describe(self, index: int) -> str:
         return printable(self.path(index))
@@ -126,11 +95,6 @@ class MemoryDomain(Domain):
         return transform(to_rgb(Image.fromarray(image.permute(1, 2, 0).contiguous().numpy())))
 
 
-def is_image_name(name: str) -> bool:
-    """Not hidden, and ending like a picture."""
-    return not name.startswith(".") and name.lower().endswith(IMAGE_SUFFIXES)
-
-
 Skipped = dict[str, str]
 """Folders and links that could not be read, and why; whoever looks around adds to it."""
 
@@ -142,50 +106,46 @@ def visible_folders(folder: Path, skipped: Skipped | None = None) -> list[str]:
 
 def image_paths(folder: Path, skipped: Skipped | None = None) -> Iterator[str]:
     """Paths of all images below ``folder``, relative to it, in ASCII order, folder by folder, each folder once."""
-    yield from _image_paths(folder, skipped, set(), 0)
+    yield from _image_paths(folder, "", skipped, set(), 0)
 
 
-def _image_paths(folder: Path, skipped: Skipped | None, seen: set[tuple[int, int]], depth: int) -> Iterator[str]:
+def _image_paths(
+    folder: Path, before: str, skipped: Skipped | None, seen: set[tuple[int, int]], depth: int
+) -> Iterator[str]:
     try:
         facts = os.stat(folder)
     except OSError as error:
         _skip(folder, error, skipped)
         return
-    if (facts.st_dev, facts.st_ino) in seen:
+    if (facts.st_dev, facts.st_ino) in seen or depth > MAX_DEPTH:
         return
     seen.add((facts.st_dev, facts.st_ino))
     files, folders = _look(folder, skipped)
-    yield from filter(is_image_name, files)
-    for inner in folders if depth < MAX_DEPTH else ():
-        for path in _image_paths(folder / inner, skipped, seen, depth + 1):
-            yield f"{inner}/{path}"
+    yield from (before + name for name in files if name.lower().endswith(IMAGE_SUFFIXES))
+    for inner in folders:
+        yield from _image_paths(folder / inner, f"{before}{inner}/", skipped, seen, depth + 1)
 
 
 def _look(folder: Path, skipped: Skipped | None) -> tuple[list[str], list[str]]:
     """Names of the files and of the folders in a folder that are not hidden, in ASCII order."""
-    files, folders = [], []
+    names: tuple[list[str], list[str]] = ([], [])
     try:
         with os.scandir(folder) as entries:
-            found = sorted(entries, key=lambda entry: entry.name)
+            found = sorted((e for e in entries if not e.name.startswith(".")), key=lambda entry: entry.name)
     except OSError as error:
         _skip(folder, error, skipped)
-        return [], []
+        return names
     for entry in found:
         try:
-            if entry.name.startswith("."):
-                continue
-            if not entry.is_dir():
-                files.append(entry.name)
-            elif entry.name != "__MACOSX" and not (entry.is_symlink() and _leads_back(entry.path)):
-                folders.append(entry.name)
+            # A link to a folder that it lies in itself leads round in circles.
+            circular = entry.is_symlink() and f"{os.path.realpath(folder)}/".startswith(
+                f"{os.path.realpath(entry.path)}/"
+            )
+            if not circular and entry.name != "__MACOSX":
+                names[entry.is_dir()].append(entry.name)
         except OSError as error:  # a link to itself
             _skip(entry.path, error, skipped)
-    return files, folders
-
-
-def _leads_back(link: str) -> bool:
-    """Whether a link leads to a folder that it lies in itself, and so round in circles."""
-    return f"{os.path.realpath(os.path.dirname(link))}/".startswith(f"{os.path.realpath(link)}/")
+    return names
 
 
 def _skip(path: str | Path, error: OSError, skipped: Skipped | None) -> None:
@@ -207,14 +167,15 @@ def read_tree(
     name: str, folder: Path, class_names: Sequence[str], skipped: Skipped | None = None, max_pixels: int = MAX_PIXELS
 ) -> FileDomain:
     """The domain in ``folder``/<class>/*; classes are numbered as in ``class_names``."""
-    paths, classes = PathTable(), array("q")
+    paths: list[str] = []
+    classes: list[int] = []
     present = set(visible_folders(folder, skipped))
     for index, class_name in enumerate(class_names):
         if class_name in present:
             for path in image_paths(folder / class_name, skipped):
-                paths.append(os.fsencode(f"{class_name}/{path}"))
+                paths.append(f"{class_name}/{path}")
                 classes.append(index)
-    return FileDomain(name, folder, paths, _tensor(classes), max_pixels)
+    return FileDomain(name, folder, paths, torch.tensor(classes, dtype=torch.int64), max_pixels)
 
 
 @dataclass(frozen=True)
@@ -225,14 +186,14 @@ class ListFile:
     """
 
     file: Path
-    paths: PathTable
+    paths: list[str]
     labels: Tensor
     folder_names: dict[int, str]
 
 
 def read_list(file: Path, num_classes: int | None = None) -> ListFile:
     """Lines ``path label``; the path may hold blanks. Errors name the line."""
-    paths, labels, folders, telling = PathTable(), array("q"), dict[int, bytes](), True
+    paths, labels, folders, telling = list[str](), list[int](), dict[int, str](), True
     highest = MOST_CLASSES if num_classes is None else num_classes
     with open(file, "rb") as lines:
         for number, raw in enumerate(iter(lambda: lines.readline(LONGEST_LINE + 1), b""), start=1):
@@ -240,7 +201,7 @@ def read_list(file: Path, num_classes: int | None = None) -> ListFile:
             if not line and len(raw) <= LONGEST_LINE:
                 continue
             parts = line.rsplit(None, 1)
-            label = _label(parts[1]) if len(parts) == 2 else None
+            label = int(parts[1]) if len(parts) == 2 and re.fullmatch(rb"[+-]?\d{1,100}", parts[1]) else None
             if label is None or len(raw) > LONGEST_LINE or b"\0" in line:
                 found = shown_name(line[:LONGEST_SHOWN].decode(errors="replace"))
                 raise DriftgateError(
@@ -253,15 +214,14 @@ def read_list(file: Path, num_classes: int | None = None) -> ListFile:
                     f"{shown_name(parts[1][:LONGEST_SHOWN].decode(errors='replace'))}; labels are class indices in "
                     "ASCII order of the class names."
                 )
-            paths.append(parts[0])
+            paths.append(os.fsdecode(parts[0]))
             labels.append(label)
-            folder = os.path.basename(os.path.dirname(parts[0]))
+            folder = os.path.basename(os.path.dirname(paths[-1]))
             telling = telling and folders.setdefault(label, folder) == folder
     if not len(paths):
         raise DriftgateError(f"Expected lines 'path label' in {file} but it is empty; fill or remove it.")
-    telling = telling and len(set(folders.values())) == len(folders) and b"" not in folders.values()
-    names = {label: os.fsdecode(folder) for label, folder in folders.items()} if telling else {}
-    return ListFile(file, paths, _tensor(labels), names)
+    telling = telling and len(set(folders.values())) == len(folders) and "" not in folders.values()
+    return ListFile(file, paths, torch.tensor(labels), folders if telling else {})
 
 
 def list_domain(
@@ -293,11 +253,9 @@ def list_domain(
             f"{int(classes.max())}; mend the list."
         )
     base, dropped = _start_of(listed, bases, root)
-    paths = listed.paths
-    if dropped:
-        paths = PathTable(os.fsencode(_without(os.fsdecode(path), dropped)) for path in paths)
+    paths = [_without(path, dropped) for path in listed.paths]
     folders = dict.fromkeys(os.path.dirname(path) for path in paths)
-    outside = next((folder for folder in folders if not _inside(root, base, os.fsdecode(folder))), None)
+    outside = next((folder for folder in folders if not _inside(root, base, folder)), None)
     if outside is not None:
         raise _outside(listed, outside, root)
     return FileDomain(name, base, paths, classes, max_pixels)
@@ -307,7 +265,7 @@ def _start_of(listed: ListFile, bases: Sequence[Path], root: Path | None) -> tup
     """The folder that a list's paths start from, and how many of their leading parts are left out."""
     outside = None
     for number in range(min(len(listed.paths), FIRST_LINES)):
-        first = os.fsdecode(listed.paths[number])
+        first = listed.paths[number]
         for dropped in range(len(PurePosixPath(first).parts)):
             rest = _without(first, dropped)
             for base in bases:
@@ -319,7 +277,7 @@ def _start_of(listed: ListFile, bases: Sequence[Path], root: Path | None) -> tup
         raise _outside(listed, outside, root)
     tried = " or ".join(str(base) for base in bases)
     raise DriftgateError(
-        f"Expected the images of {listed.file} under {tried} but {printable(os.fsdecode(listed.paths[0]))} is not "
+        f"Expected the images of {listed.file} under {tried} but {printable(listed.paths[0])} is not "
         "there, nor those that follow; put the images beside the list."
     )
 
@@ -332,9 +290,9 @@ def _inside(root: Path | None, base: Path, folder: str) -> bool:
     return os.path.commonpath([place, wanted]) == wanted
 
 
-def _outside(listed: ListFile, path: bytes, root: Path | None) -> DriftgateError:
+def _outside(listed: ListFile, path: str, root: Path | None) -> DriftgateError:
     return DriftgateError(
-        f"Expected images in {root} but {listed.file} leads to {printable(os.fsdecode(path))}, outside of it; "
+        f"Expected images in {root} but {listed.file} leads to {printable(path)}, outside of it; "
         "give --allow-outside if you trust the list."
     )
 
@@ -342,14 +300,3 @@ def _outside(listed: ListFile, path: bytes, root: Path | None) -> DriftgateError
 def _without(path: str, dropped: int) -> str:
     """The path without its first parts; the first of ``/a/b/c.jpg`` is ``/``, so that what is left is relative."""
     return path if dropped == 0 else "/".join(PurePosixPath(path).parts[dropped:])
-
-
-def _label(text: bytes) -> int | None:
-    try:
-        return int(text)
-    except ValueError:
-        return None
-
-
-def _tensor(values: array[int]) -> Tensor:
-    return torch.from_numpy(np.frombuffer(values, dtype=np.int64).copy()) if len(values) else torch.zeros(0).long()

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
+
+import yaml
+from pydantic import BaseModel, Field
 
 from driftgate.lab.data.domains import Skipped, class_folders, image_paths, visible_folders
 from driftgate.shifts import Shift
@@ -26,23 +30,14 @@ def plain(name: str) -> str:
     return "".join(letter for letter in name.lower() if letter.isalnum())
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """What is known of a data set before looking: its domains, number of classes, and the paper's splits.
-
-    Attributes:
-        domains: names of the domains.
-        num_classes: number of classes.
-        splits: shared/source-private/target-private classes of each shift.
-        folders: plain names of the folder the data set is usually unpacked to.
-        aliases: plain spellings of domains that differ in more than case and hyphens.
-    """
+class Recipe(BaseModel, frozen=True, extra="forbid"):
+    """What is known of a data set before looking: its domains, number of classes, and the paper's splits."""
 
     domains: tuple[str, ...]
     num_classes: int
     splits: dict[Shift, str]
     folders: frozenset[str]
-    aliases: dict[str, str] = field(default_factory=dict)
+    aliases: dict[str, str] = Field(default_factory=dict)
 
     def canonical(self, spelling: str) -> str | None:
         """The domain that is meant, if any."""
@@ -50,39 +45,12 @@ class Recipe:
         return names.get(plain(spelling))
 
 
-def _splits(pda: str, oda: str, opda: str) -> dict[Shift, str]:
-    return {Shift.PDA: pda, Shift.ODA: oda, Shift.OPDA: opda}
+def _read_recipes() -> dict[str, Recipe]:
+    text = resources.files("driftgate.lab.data").joinpath("recipes.yaml").read_text(encoding="utf-8")
+    return {name: Recipe(**facts) for name, facts in yaml.safe_load(text).items()}
 
 
-RECIPES = {
-    "domainnet": Recipe(
-        ("clipart", "painting", "real", "sketch"),
-        345,
-        _splits("200/145/0", "200/0/145", "150/50/145"),
-        frozenset({"domainnet"}),
-    ),
-    "visda": Recipe(
-        ("train", "validation"),
-        12,
-        _splits("6/6/0", "6/0/6", "6/3/3"),
-        frozenset({"visda", "visdac", "visda2017"}),
-        {"val": "validation"},
-    ),
-    "office-home": Recipe(
-        ("art", "clipart", "product", "real_world"),
-        65,
-        _splits("25/40/0", "25/0/40", "10/5/50"),
-        frozenset({"officehome", "officehomedataset", "officehomedataset10072016"}),
-        {"real": "real_world"},
-    ),
-    "pacs": Recipe(
-        ("art_painting", "cartoon", "photo", "sketch"),
-        7,
-        _splits("4/3/0", "4/0/3", "3/2/2"),
-        frozenset({"pacs", "pacs128"}),
-        {"art": "art_painting"},
-    ),
-}
+RECIPES = _read_recipes()
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
+from pydantic import BaseModel, Field
 from torch import Tensor
 
 from driftgate.rng import seeded
@@ -64,6 +65,54 @@ class StreamShare:
 
     def __str__(self) -> str:
         return f"{self.start:g}->{self.end:g}" if self.changes else f"{self.start:g}"
+
+
+class Playing(BaseModel, frozen=True, extra="forbid"):
+    """How the samples of a target are played; see ``DomainStream``. The defaults are the paper's way."""
+
+    order: Order = "shuffled"
+    concentration: float = Field(default=0.1, gt=0.0)
+    arrangement: Arrangement = "mixed"
+    repeat: int = Field(default=1, ge=1)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For a record; a concentration counts only where classes come together."""
+        played = {name: getattr(self, name) for name in Playing.model_fields}
+        return {**played, "concentration": self.concentration if self.order == "dirichlet" else None}
+
+    def unusual(self) -> dict[str, Any]:
+        """What is not as usual."""
+        return {name: value for name, value in self.as_dict().items() if value != USUAL[name]}
+
+    def words(self) -> list[str]:
+        """``dirichlet 0.1``, ``continual``, ``3 passes``: what is not as usual, for people."""
+        texts = {"order": f"{self.order} {self.concentration:g}", "arrangement": self.arrangement}
+        texts["repeat"] = f"{self.repeat} passes"
+        return [text for name, text in texts.items() if name in self.unusual()]
+
+
+USUAL = Playing().as_dict()
+
+
+def parse_shares(text: str) -> tuple[str, ...]:
+    """``0,0.1,...,0.9`` -> 0, 0.1, 0.2 up to 0.9; ``0.5,0->0.8`` -> one that holds and one that changes."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts:
+        raise DriftgateError(f"Expected unknown shares like 0,0.3 or 0,0.1,...,0.9 but got {text!r}; write them so.")
+    while "..." in parts:
+        place = parts.index("...")
+        try:
+            first, second, last = (float(parts[near]) for near in (place - 2, place - 1, place + 1))
+            steps = (last - second) / (second - first)
+            if place < 2 or steps < 1 or abs(steps - round(steps)) > 1e-6:
+                raise ValueError
+        except (ValueError, IndexError, ZeroDivisionError) as error:
+            raise DriftgateError(
+                "Expected two shares before ... and one after it in equal steps, as in 0,0.1,...,0.9, but got "
+                f"{text!r}; write it so."
+            ) from error
+        parts[place : place + 1] = [f"{share:.6g}" for share in np.linspace(second, last, round(steps) + 1)[1:-1]]
+    return tuple(dict.fromkeys(str(StreamShare.parse(part)) for part in parts))
 
 
 class Ordering:

@@ -11,7 +11,7 @@ import pandas as pd
 from adjustText import adjust_text
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from driftgate.lab.bench import tables
@@ -35,25 +35,20 @@ LINEAR_UP_TO = 6.0
 """A cost axis is logarithmic where the dearest method costs more than so many times the cheapest."""
 
 
-def curves(runs: pd.DataFrame, series: str = "running_score") -> Figure:
+def curves(runs: pd.DataFrame, series: str = "running_score", title: str = "") -> Figure:
     """A series along the stream, of one shift and pair: thin lines the seeds, thick lines their mean."""
     shift, (source, target) = tables.shifts_of(runs)[0], tables.pairs_of(runs)[0]
+    found = {method: curves_in(group, series) for method, group in tables.by_method(runs).items()}
     with styled():
         figure, axes = new_figure()
-        curve_panel(axes, runs, series)
-        axes.set_title(f"{shift}, {tables.pair_label(source, target)}")
+        ends = [(float(mean[-1, 1]), method) for method, mean in _draw_means(axes, found).items()]
+        percent_axis(axes, [value for value, _ in ends])
+        last = max((float(curve[-1, 0]) for some in found.values() for curve in some), default=0.0)
+        along_axis(axes, last, "samples seen", ends)
+        words = f"running {tables.metric_of(shift)}" if series == "running_score" else series.replace("_", " ")
+        axes.set_ylabel(f"{words} (%)")
+        axes.set_title(title or f"{shift}, {tables.pair_label(source, target)}")
     return figure
-
-
-def curve_panel(axes: Axes, runs: pd.DataFrame, series: str = "running_score", *, whole: bool = False) -> float:
-    """Draw a series along the stream, from 0 to 100 % if ``whole``; gives the length of the longest."""
-    found = {method: curves_in(group, series) for method, group in tables.by_method(runs).items()}
-    ends = [(float(mean[-1, 1]), method) for method, mean in _draw_means(axes, found).items()]
-    percent_axis(axes, [0.0, 100.0] if whole else [value for value, _ in ends])
-    last = max((float(curve[-1, 0]) for some in found.values() for curve in some), default=0.0)
-    along_axis(axes, last, "samples seen", ends)
-    axes.set_ylabel(f"running {tables.metric_of(tables.shifts_of(runs)[0])} (%)")
-    return last
 
 
 def curves_in(runs: pd.DataFrame, series: str = "running_score") -> list[Array]:
@@ -75,22 +70,15 @@ def samples_used(runs: pd.DataFrame, method: str = OWN_METHOD) -> Figure:
     """Share of each batch that got a pseudo-label, a line a shift (the supplement's figure ``fig:development``)."""
     with styled():
         figure, axes = new_figure()
-        used_panel(axes, runs, method)
+        for shift in tables.shifts_of(runs):
+            mean = _mean_in_percent(runs[(runs["shift"] == shift) & (runs.method == method)], "used_share")
+            if mean is not None:
+                axes.plot(*mean.T, color=shift_color(shift), linewidth=2.0, label=shift)
+        axes.set(xlim=(0, 100), ylim=(0, 101), xlabel="share of the stream seen (%)")
+        axes.set_ylabel("samples used in a batch (%)")
+        axes.set_title(f"Samples {method_name(method)} learns from")
+        _legend(axes)
     return figure
-
-
-def used_panel(axes: Axes, runs: pd.DataFrame, method: str = OWN_METHOD) -> None:
-    """Draw the share of each batch that got a pseudo-label, a line a shift."""
-    axes.set_ylim(0, 101)
-    for shift in tables.shifts_of(runs):
-        mean = _mean_in_percent(runs[(runs["shift"] == shift) & (runs.method == method)], "used_share")
-        if mean is not None:
-            axes.plot(*mean.T, color=shift_color(shift), linewidth=2.0, label=shift)
-    axes.set_xlim(0, 100)
-    axes.set_xlabel("share of the stream seen (%)")
-    axes.set_ylabel("samples used in a batch (%)")
-    axes.set_title(f"Samples {method_name(method)} learns from")
-    _legend(axes)
 
 
 def tenths(runs: pd.DataFrame, title: str = "") -> Figure:
@@ -120,56 +108,35 @@ def cost(costs: pd.DataFrame, value: str, title: str, axis: str, unit: Callable[
         unit: says a cost in words.
     """
     points = costs[costs.score.notna() & costs[value].notna()].sort_values([value, "score"], ascending=[True, False])
-    above = points[value][points[value] > 0]
-    low, high = (above.min(), above.max()) if len(above) else (1.0, 1.0)
-    # A logarithm has no place for nothing: it stands left of a gap, under a tick of its own.
-    zero = low / 10.0 ** max(0.6, 0.15 * math.log10(high / low))
-    places = points[value].where(points[value] > 0, zero)
+    low, high = points[value].min(), points[value].max()
+    wide = low == 0 or high > LINEAR_UP_TO * low
     front = points.score > points.score.cummax().shift(fill_value=-math.inf)
     with styled():
         figure, axes = new_figure()
         dashed: dict[str, Any] = {"where": "post", "color": FAINT, "linewidth": 1.2, "linestyle": (0, (4, 3))}
-        axes.step(places[front], points.score[front], **dashed)
+        axes.step(points[value][front], points.score[front], **dashed)
         for method, point in points.iterrows():
             if point.half > 0:
-                bar = axes.errorbar(
-                    places[method], point.score, yerr=point.half, color=method_color(method), linewidth=1
-                )
+                bar = axes.errorbar(point[value], point.score, yerr=point.half, color=method_color(method), linewidth=1)
                 bar.lines[2][0].set(gid=f"method:{method}", alpha=0.55)
             fill = method_color(method) if point.source_free else GROUND
             marker = {"marker": "o" if point.source_free else "s", "markerfacecolor": fill, "linestyle": "none"}
-            axes.plot(places[method], point.score, **look(method, **marker))
+            axes.plot(point[value], point.score, **look(method, **marker))
         percent_axis(axes, points.score.tolist())
-        if high > LINEAR_UP_TO * low or len(above) < len(points):
-            axes.set_xscale("log")
-            axes.set_xlim(places.min() / 1.8, places.max() * (places.max() / places.min()) ** 0.22)
+        if wide:  # nothing at all has a place too: the axis is linear up to the smallest cost
+            least, base = points[value][points[value] > 0].min(), 32 if unit(1024.0) == "1 KiB" else 10
+            axes.set_xscale("symlog", linthresh=least, linscale=0.5, base=base)
+            axes.set_xlim(-0.1 * least if low == 0 else low / 1.8, high * (4.0 if low == 0 else (high / low) ** 0.22))
         else:
             axes.set_xlim(max(0.0, low - 0.25 * (high - low)), high + 0.35 * (high - low))
-        _cost_ticks(axes, low, high, unit, zero if len(above) < len(points) else None)
+            axes.xaxis.set_major_locator(MaxNLocator(4))
+        axes.xaxis.set_major_formatter(lambda cost, _: unit(cost))
+        axes.minorticks_off()
         axes.set_xlabel(axis)
         axes.set_ylabel("mean score (%)")
         axes.set_title(title)
-        _point_labels(figure, axes, points.index, places, points.score)
+        _point_labels(figure, axes, points.index, points[value], points.score)
     return figure
-
-
-def _cost_ticks(axes: Axes, low: float, high: float, unit: Callable[[float], str], zero: float | None) -> None:
-    """At most five round numbers of the unit, and one for nothing."""
-    base, factors = (1024.0, (1, 4, 16, 64, 256)) if unit(1024.0) == "1 KiB" else (10.0, (1, 2, 5))
-    if axes.get_xscale() == "log":
-        powers = range(math.floor(math.log(low, base)) - 1, math.ceil(math.log(high, base)) + 1)
-        ticks = [factor * base**power for power in powers for factor in factors]
-        ticks = [tick for tick in ticks if 0.8 * low <= tick <= 1.3 * high]
-        while len(ticks) > 5:
-            ticks = ticks[::2]
-    else:
-        size = 1024.0 ** math.floor(math.log(max(high, 1.0), 1024.0)) if base == 1024.0 else 1.0
-        ticks = [size * float(tick) for tick in MaxNLocator(3).tick_values(low / size, high / size)]
-        ticks = [tick for tick in ticks if axes.get_xlim()[0] <= tick <= axes.get_xlim()[1]]
-    places = ([zero] if zero else []) + ticks
-    axes.xaxis.set_major_locator(FixedLocator(places))
-    axes.xaxis.set_major_formatter(FixedFormatter([unit(0.0 if place == zero else place) for place in places]))
-    axes.minorticks_off()
 
 
 def _point_labels(figure: Figure, axes: Axes, methods: pd.Index, across: pd.Series, up: pd.Series) -> None:
@@ -259,28 +226,6 @@ def shares(points: pd.DataFrame, value: str = "score") -> Figure:
         axes.set_xlim(-0.03 * last, 1.36 * last)
         axes.set_ylabel("score (%)" if value == "score" else "rejected share (%)")
         axes.set_title(f"{shift}, {'score' if value == 'score' else 'rejected share'} by share of unknown samples")
-    return figure
-
-
-def along(runs: pd.DataFrame, title: str) -> Figure:
-    """Rejected and estimated share along a stream whose share of unknown samples changes; dashed the truth."""
-    with styled():
-        figure, axes = new_figure()
-        truth, ends = _mean_in_percent(runs, "true_share"), []
-        if truth is not None:
-            axes.plot(*truth.T, **TRUTH)
-        for method, group in tables.by_method(runs).items():
-            rejected, estimated = (_mean_in_percent(group, name) for name in ("rejected_share", "estimated_share"))
-            if rejected is None:
-                continue
-            axes.plot(*rejected.T, **look(method))
-            if estimated is not None:
-                axes.plot(*estimated.T, **look(method, linestyle=(0, (1, 1.6))))
-            ends.append((float(rejected[-1, 1]), method))
-        axes.set_ylim(-3.0, 102.0)
-        along_axis(axes, 100.0, "share of the stream seen (%)", ends)
-        axes.set_ylabel("rejected share (%)")
-        axes.set_title(title)
     return figure
 
 

@@ -1,16 +1,18 @@
-"""The further tables of a report: metrics, ranks, comparisons, costs, tenths, shares, classes, runs and models."""
+"""The further tables of a report: standings, metrics, ranks, comparisons, costs, tenths, shares, classes, runs."""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from importlib import resources
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from driftgate.lab.bench.comparable import shown
+from driftgate.lab.bench import standings
 from driftgate.lab.bench.names import method_name
 from driftgate.lab.bench.results import Results
 from driftgate.lab.bench.statistics import Summary
@@ -30,30 +32,59 @@ from driftgate.lab.bench.tables import (
     signed,
 )
 from driftgate.lab.data.orders import StreamShare
-from driftgate.lab.report import findings
 from driftgate.stream import LONG_STREAM
 
-METRIC_HEADS = {
-    "score": "Score",
-    "best_threshold": "Best threshold",
-    "known_accuracy": "Known",
-    "unknown_accuracy": "Unknown",
-    "auroc": "AUROC",
-}
+METRICS = ("score", "best_threshold", "known_accuracy", "unknown_accuracy", "auroc")
 MOST_CLASSES = 60
 """With more classes than these their table is written to a file only."""
 
-Formats = Mapping[str, tuple[str, Callable[[Any], str]]]
-"""Column -> its head, and how a value is printed."""
+
+def _whole(value: float) -> str:
+    return number(value, 0)
 
 
-def tidy_table(name: str, title: str, data: pd.DataFrame, formats: Formats) -> Table:
-    """A table whose rows are those of ``data``; the first column of ``formats`` names them."""
-    first, *rest = formats
-    text = pd.DataFrame({formats[key][0]: [formats[key][1](value) for value in data[key]] for key in rest})
-    value = pd.DataFrame({formats[key][0]: data[key].to_numpy() for key in rest})
-    index = pd.Index([formats[first][1](value) for value in data[first]], name=formats[first][0])
-    return Table(name, title, data, text.set_axis(index), value.set_axis(index))
+def bytes_text(count: float) -> str:
+    """``75 KiB``."""
+    if math.isnan(count):
+        return EMPTY
+    size, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
+    while size >= 1024 and len(units) > 1:
+        size, units = size / 1024, units[1:]
+    return "0" if count == 0 else f"{size:.3g} {units[0]}" if size < 999.5 else f"{size:.0f} {units[0]}"
+
+
+def seconds_text(seconds: float) -> str:
+    """``20 ms`` or ``1.5 s``."""
+    if math.isnan(seconds):
+        return EMPTY
+    return f"{1000 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+
+
+def p_text(value: float) -> str:
+    """``0.012`` or ``< 0.001``."""
+    return EMPTY if math.isnan(value) else "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+FORMATS: dict[str, Callable[[Any], str]] = {
+    **{"text": lambda value: str(value).replace("->", " → ") or EMPTY, "yes": lambda value: "yes" if value else "no"},
+    **{"number": number, "whole": _whole, "signed": signed, "p": p_text, "bytes": bytes_text, "seconds": seconds_text},
+    "method": method_name,
+}
+WORDS = json.loads(resources.files("driftgate.lab.report").joinpath("words.json").read_text(encoding="utf-8"))
+"""What stands above and below the parts of a page."""
+
+SHOWN = {column: (head, FORMATS[kind]) for column, (head, kind) in WORDS["columns"].items()}
+"""Column of a tidy table -> its head, and how a value is printed."""
+
+
+def tidy_table(name: str, title: str, data: pd.DataFrame, columns: Sequence[str]) -> Table:
+    """A table whose rows are those of ``data``; the first of ``columns`` names them."""
+    first, *rest = columns
+    text = pd.DataFrame({SHOWN[key][0]: list(map(SHOWN[key][1], data[key])) for key in rest})
+    value = pd.DataFrame({SHOWN[key][0]: data[key].to_numpy() for key in rest})
+    index = pd.Index(map(SHOWN[first][1], data[first]), name=SHOWN[first][0])
+    told = data.drop(columns="interval", errors="ignore")  # which is there as two numbers
+    return Table(name, title, told, text.set_axis(index), value.set_axis(index))
 
 
 def wide_table(
@@ -65,28 +96,48 @@ def wide_table(
     return Table(name, title, data, text.set_axis(index), value.set_axis(index), **rank, **more)
 
 
-def metrics_table(suite: Results) -> Table | None:
+def _intervals(data: pd.DataFrame, low: str, high: str, show: Callable[[float], str]) -> pd.Series:
+    """``1.1 to 2.9``."""
+    pairs = zip(data[low], data[high], strict=True)
+    return pd.Series([EMPTY if math.isnan(a) else f"{show(a)} to {show(b)}" for a, b in pairs], index=data.index)
+
+
+def standings_table(suite: Results) -> Table:
+    """Methods by their mean over the cells most of them have, best first; the unranked last."""
+    runs, table = suite.main, standings.standings(suite.main)
+    ground = standings.common_ground(runs)
+    part, whole = (len(some.drop_duplicates(standings.PART)) for some in (ground, runs))
+    data = (
+        table.rename_axis("method").reset_index().assign(interval=_intervals(table, "low", "high", number).to_numpy())
+    )
+    words = f"mean over {part} of {whole} cells (pairs under shifts)"
+    words += ", those that most methods have" if part < whole else ""
+    columns = ("method", "mean", "std", "interval", "n", "rank", "missing")
+    found = tidy_table(f"{suite.name}-standings", f"{suite.title}: {words}", data, columns)
+    ranks = pd.DataFrame(math.nan, found.text.index, found.text.columns)
+    ranks["Mean score"] = marks(table["rank"]).to_numpy()
+    return replace(found, rank=ranks)
+
+
+def metrics_table(suite: Results) -> Table:
     """Score, best threshold, known and unknown accuracy and AUROC of every method under every shift."""
     runs = suite.main
-    if runs.empty:
-        return None
     means = pd.concat(
-        {key: group.groupby("shift")[list(METRIC_HEADS)].mean() for key, group in by_method(runs).items()},
+        {key: group.groupby("shift")[list(METRICS)].mean() for key, group in by_method(runs).items()},
         names=["method", "shift"],
     )
     wide = means.unstack("shift").swaplevel(axis=1).reindex(index=list(by_method(runs)))
-    heads = [(shift, metric) for shift in shifts_of(runs) for metric in METRIC_HEADS]
+    heads = [(shift, metric) for shift in shifts_of(runs) for metric in METRICS]
     wide = wide[[head for head in heads if head in wide.columns and wide[head].notna().any()]]
     best = wide.apply(lambda column: marks(rank(column)))
-    wide.columns = best.columns = pd.MultiIndex.from_tuples([(shift, METRIC_HEADS[m]) for shift, m in wide.columns])
+    wide.columns = best.columns = pd.MultiIndex.from_tuples([(shift, SHOWN[m][0]) for shift, m in wide.columns])
     title = f"{suite.title}: what is behind the scores (means over pairs and seeds, %)"
     return wide_table(f"{suite.name}-metrics", title, means.reset_index(), wide.map(number), wide, rank=best)
 
 
 def ranks_table(suite: Results) -> Table | None:
     """The rank of every method under every shift, by the means over common seeds, and the mean of its ranks."""
-    runs = suite.main
-    rows = by_method(runs)
+    runs, rows = suite.main, by_method(suite.main)
     if len(rows) < 2:
         return None
     columns = [column for column in result_columns(runs, means_only=True) if column.shift]
@@ -101,61 +152,33 @@ def ranks_table(suite: Results) -> Table | None:
 
 def comparison_table(suite: Results, reference: str) -> Table | None:
     """A method against every other one."""
-    rows = findings.comparisons(findings.common_ground(suite.main), reference)
+    rows = standings.comparisons(standings.common_ground(suite.main), reference)
     if rows.empty:
         return None
     data = rows.rename_axis("method").reset_index()
     data.insert(0, "reference", reference)
-    formats: Formats = {
-        "method": ("Method", method_name),
-        "difference": ("Difference", signed),
-        "low_95": ("95 % interval", _interval(data, signed)),
-        "wins": ("Wins", str),
-        "n": ("Of", str),
-        "t_p": ("t-test p", p_text),
-        "t_p_holm": ("Holm p", p_text),
-        "wilcoxon_p": ("Wilcoxon p", p_text),
-    }
     title = f"{method_name(reference)} against each other method, in points"
-    return tidy_table(f"{suite.name}-against-{reference}", title, data, formats)
-
-
-def _interval(data: pd.DataFrame, show: Callable[[float], str]) -> Callable[[float], str]:
-    """Low end -> ``1.1 to 2.9``."""
-    ends = dict(zip(data.low_95, data.high_95, strict=True))
-    return lambda low: EMPTY if math.isnan(low) else f"{show(low)} to {show(ends[low])}"
-
-
-def p_text(value: float) -> str:
-    """``0.012`` or ``< 0.001``."""
-    return EMPTY if math.isnan(value) else findings.p_words(value).removeprefix("p ").removeprefix("= ")
+    data["interval"] = _intervals(data, "low_95", "high_95", signed)
+    columns = ("method", "difference", "interval", "wins", "n", "t_p", "t_p_holm", "wilcoxon_p")
+    return tidy_table(f"{suite.name}-against-{reference}", title, data, columns)
 
 
 def method_costs(runs: pd.DataFrame) -> pd.DataFrame:
     """Score (of ranked methods), its half interval, state, peak memory and time of every method."""
-    table = findings.standings(runs)
-    ranked = table[table.ranked]
-    rows = by_method(runs)
+    table = standings.standings(runs)
+    ranked, rows = table[table.ranked], by_method(runs)
     costs = pd.DataFrame({key: group[["state_bytes", "peak_bytes", "seconds"]].mean() for key, group in rows.items()}).T
     costs["score"] = ranked["mean"].astype(float)
     costs["half"] = ((ranked.high - ranked.low) / 2).astype(float)
-    costs["source_free"] = [findings.is_source_free(key) for key in costs.index]
+    costs["source_free"] = [standings.is_source_free(key) for key in costs.index]
     return costs
 
 
 def cost_table(suite: Results, costs: pd.DataFrame) -> Table:
     """Score, memory and time of every method."""
-    formats: Formats = {
-        "method": ("Method", method_name),
-        "score": ("Mean score", number),
-        "state_bytes": ("State", bytes_text),
-        "peak_bytes": ("Peak memory", bytes_text),
-        "seconds": ("Time a batch", seconds_text),
-        "source_free": ("Source-free", lambda free: "yes" if free else "no"),
-    }
+    columns = ["method", "score", "state_bytes", "peak_bytes", "seconds", "source_free"]
     title = f"{suite.title}: memory and time of each method"
-    data = costs.rename_axis("method").reset_index()[[*formats]]
-    return tidy_table(f"{suite.name}-costs", title, data, formats)
+    return tidy_table(f"{suite.name}-costs", title, costs.rename_axis("method").reset_index()[columns], columns)
 
 
 def long_streams(runs: pd.DataFrame) -> pd.DataFrame:
@@ -172,67 +195,41 @@ def tenths_table(suite: Results, shift: str, runs: pd.DataFrame) -> Table:
         fall = float((scores.max(axis=1) - scores[:, -1]).max())
         means = {f"tenth_{part}": mean for part, mean in enumerate(scores.mean(axis=0), start=1)}
         lines.append({"shift": shift, "method": method, **means, "largest_fall": fall, "runs": len(group)})
-    formats: Formats = {
-        "method": ("Method", method_name),
-        **{f"tenth_{part}": (f"{part}.", number) for part in range(1, 11)},
-        "largest_fall": ("Largest fall", number),
-        "runs": ("Runs", str),
-    }
+    columns = ("method", *(f"tenth_{part}" for part in range(1, 11)), "largest_fall", "runs")
     title = f"{shift}: score of each tenth of the stream, %"
-    return tidy_table(f"{suite.name}-tenths-{shift}", title, pd.DataFrame(lines), formats)
+    return tidy_table(f"{suite.name}-tenths-{shift}", title, pd.DataFrame(lines), columns)
 
 
 def share_points(runs: pd.DataFrame) -> pd.DataFrame:
     """A row for each method and share of one shift: score and its spread, rejected and estimated share, in per cent."""
     lines = []
     shares = sorted(map(StreamShare.parse, runs.unknown_share.unique()), key=lambda s: (s.changes, s.start, s.end))
-    for method, group in by_method(runs).items():
-        for share in shares:
-            own = group[group.unknown_share == str(share)]
-            if own.empty:
-                continue
-            wide = own.pivot_table(index=["source", "target"], columns="seed", values="score")
-            score = mean_summary(wide.to_numpy()) if len(wide) else Summary(0, math.nan)
-            batches = sorted({int(length) for length in runs[runs.unknown_share == str(share)].batches.dropna()})
-            lines.append(
-                {
-                    **{"shift": own["shift"].iloc[0], "method": method, "unknown_share": str(share), "share": share},
-                    "batches": " to ".join(map(str, dict.fromkeys([batches[0], batches[-1]]))) if batches else EMPTY,
-                    **{"score": score.mean, "std": score.std, "low": score.low, "high": score.high},
-                    **{"rejected": own.rejected.mean(), "estimated": own.estimated.mean(), "runs": len(own)},
-                }
-            )
+    groups = by_method(runs)
+    for method, share in ((method, share) for method in groups for share in shares):
+        own = groups[method][groups[method].unknown_share == str(share)]
+        if own.empty:
+            continue
+        wide = own.pivot_table(index=["source", "target"], columns="seed", values="score")
+        score = mean_summary(wide.to_numpy()) if len(wide) else Summary(0, math.nan)
+        lines.append(
+            {
+                **{"shift": own["shift"].iloc[0], "method": method, "unknown_share": str(share), "share": share},
+                **{"batches": own.batches.mean(), "score": score.mean, "std": score.std},
+                **{"low": score.low, "high": score.high},
+                **{"rejected": own.rejected.mean(), "estimated": own.estimated.mean(), "runs": len(own)},
+            }
+        )
     frame = pd.DataFrame(lines)
     frame["rank"] = frame.groupby("unknown_share").score.transform(rank)
     return frame
 
 
 def share_table(suite: Results, points: pd.DataFrame) -> Table:
-    """Methods down, shares across: the score, below it the rejected and the estimated share."""
-    shift = points["shift"].iloc[0]
-    order = list(dict.fromkeys(points.unknown_share))
-
-    def spread_out(values: pd.Series) -> pd.DataFrame:
-        wide = points.assign(shown=values).pivot(index="method", columns="unknown_share", values="shown")
-        wide = wide.loc[list(dict.fromkeys(points.method)), order]
-        return wide.set_axis([str(share).replace("->", " → ") for share in order], axis=1)
-
-    spread = points["std"].map(lambda std: "" if math.isnan(std) else f" ± {std:.1f}")
-    guessed = points.estimated.map(lambda share: "" if math.isnan(share) else f" ({share:.1f})")
-    batches = points.drop_duplicates("unknown_share").set_index("unknown_share").batches[order]
-    words = ", and the estimated one in brackets" if guessed.any() else ""
-    below = spread_out(points.rejected.map(number) + guessed).fillna("")
-    return wide_table(
-        f"{suite.name}-shares-{shift}",
-        f"{shift}: score by share of unknown samples; below it the rejected share{words} (%)",
-        points.drop(columns=["share", "low", "high"]),
-        spread_out(points.score.map(number) + spread).fillna(EMPTY),
-        spread_out(points.score),
-        rank=spread_out(points["rank"]).apply(marks),
-        below=below.set_axis(pd.Index([method_name(m) for m in below.index], name="Method")),
-        below_is="rejected (estimated)" if guessed.any() else "rejected",
-        notes=(f"Batches: {', '.join(f'{n} at {share}' for share, n in batches.items())}.",),
-    )
+    """A row for each method and share: score, rejected and estimated share."""
+    shift, data = points["shift"].iloc[0], points.drop(columns=["share", "low", "high"])
+    columns = ("method", "unknown_share", "score", "std", "rejected", "estimated", "rank", "batches", "runs")
+    title = f"{shift}: score, rejected and estimated share by share of unknown samples (%)"
+    return tidy_table(f"{suite.name}-shares-{shift}", title, data, columns)
 
 
 def class_tables(suite: Results) -> list[Table]:
@@ -268,86 +265,27 @@ def _class_shares(counts: Array, samples: float) -> Array:
     return np.where(np.isfinite(shares), shares, math.nan)
 
 
-def interval_table(table: Table) -> Table:
-    """Runs and 95 % intervals of a table of results."""
-    data = table.data[table.data["mean"].notna()].copy()
-    data["where"] = [
-        f"{s}, {'Mean' if a == 'mean' else pair_label(a, b)}"
-        for s, a, b in zip(data["shift"], data.source, data.target, strict=True)
-    ]
-    formats: Formats = {
-        "row": (str(table.text.index.name), method_name),
-        "where": ("Column", str),
-        "mean": ("Mean", number),
-        "low_95": ("95 % interval", _interval(data, number)),
-        "runs": ("Runs", str),
-        "missing_cells": ("Missing cells", str),
-        "mean_on_common_seeds": ("Mean over common seeds", number),
-    }
-    return tidy_table(f"{table.name}-intervals", f"{table.title}: runs and 95 % intervals", data, formats)
-
-
-def run_table(suite: Results, settings_of: Mapping[str, str]) -> Table:
+def run_table(suite: Results) -> Table:
     """Every run, also those that are kept out of the tables."""
-    runs = suite.frame.assign(settings_set=suite.frame.id.map(settings_of))
+    runs = suite.frame.copy()
     runs["pair"] = [pair_label(source, target) for source, target in zip(runs.source, runs.target, strict=True)]
     shares = runs.unknown_share.map(lambda share: f"{share} unknown", na_action="ignore")
     runs["part"] = runs.variant.fillna(runs.study).fillna(shares).fillna("")
-    formats: Formats = {
-        "method": ("Method", method_name),
-        "pair": ("Pair", str),
-        "shift": ("Shift", str),
-        "seed": ("Seed", str),
-        "part": ("Study", str),
-        **{key: (head, number) for key, head in METRIC_HEADS.items()},
-        "first_half": ("1st half", number),
-        "second_half": ("2nd half", number),
-        "samples": ("Samples", lambda value: number(value, 0)),
-        "skipped": ("Skipped", str),
-        "seconds": ("Time a batch", seconds_text),
-        "model_id": ("Source model", lambda name: name or EMPTY),
-        "settings_set": ("Settings", str),
-        "kept": ("In the tables", lambda kept: "yes" if kept else "left out"),
-    }
-    table = tidy_table(f"{suite.name}-runs", f"All runs of {suite.title}", runs, formats)
-    kept = [key for key in formats if key not in {"pair", "part", "settings_set"}]
+    columns = ["method", "pair", "shift", "seed", "part", *METRICS, "first_half", "second_half", "samples", "skipped"]
+    columns += ["seconds", "model_id", "kept"]
+    table = tidy_table(f"{suite.name}-runs", f"All runs of {suite.title}", runs, columns)
+    kept = [key for key in columns if key not in {"pair", "part"}]
     return replace(table, data=runs[["id", *kept, "source", "target", "study", "variant", "unknown_share"]])
 
 
 def model_table(suite: Results) -> Table | None:
     """The source models: how good they are and how they were trained."""
-    lines = [
-        {"model": name, "held_out": 100.0 * held if (held := model.get("held_out_accuracy")) is not None else math.nan}
-        | {"network": model.get("backbone") or EMPTY, "training": _recipe(model) or EMPTY}
-        for name, model in suite.models.items()
-    ]
-    formats: Formats = {
-        "model": ("Model", str),
-        "held_out": ("Held-out accuracy", number),
-        "network": ("Network", str),
-        "training": ("Training", str),
-    }
-    return tidy_table(f"{suite.name}-models", "Source models", pd.DataFrame(lines), formats) if lines else None
-
-
-def _recipe(model: dict[str, Any]) -> str:
-    """How a source model was trained, in a line."""
-    facts = {**(model.get("training") or {}), "images of a class": model.get("per_class")}
-    return ", ".join(f"{name} {shown(value)}" for name, value in facts.items() if value is not None)
-
-
-def bytes_text(count: float) -> str:
-    """``75 KiB``."""
-    if math.isnan(count):
-        return EMPTY
-    size, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
-    while size >= 1024 and len(units) > 1:
-        size, units = size / 1024, units[1:]
-    return "0" if count == 0 else f"{size:.3g} {units[0]}" if size < 999.5 else f"{size:.0f} {units[0]}"
-
-
-def seconds_text(seconds: float) -> str:
-    """``20 ms`` or ``1.5 s``."""
-    if math.isnan(seconds):
-        return EMPTY
-    return f"{1000 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+    lines = []
+    for name, facts in suite.models.items():
+        recipe = {**(facts.get("training") or {}), "images of a class": facts.get("per_class")}
+        told = ", ".join(f"{key} {value}" for key, value in recipe.items() if value is not None)
+        held = facts.get("held_out_accuracy")
+        share = math.nan if held is None else 100.0 * held
+        lines.append({"model": name, "held_out": share, "network": facts.get("backbone") or EMPTY, "training": told})
+    columns = ("model", "held_out", "network", "training")
+    return tidy_table(f"{suite.name}-models", "Source models", pd.DataFrame(lines), columns) if lines else None

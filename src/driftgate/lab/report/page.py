@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib import resources
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,32 +18,23 @@ from matplotlib.figure import Figure
 
 from driftgate.files import write_text
 from driftgate.lab import figures
+from driftgate.lab.bench import standings
 from driftgate.lab.bench.comparable import shown, stream_facts
 from driftgate.lab.bench.names import OWN_METHOD, method_color, method_name
-from driftgate.lab.bench.parts import STUDIES
 from driftgate.lab.bench.published import published_document, published_suite
 from driftgate.lab.bench.results import Results, read_results
+from driftgate.lab.bench.studies import STUDIES
 from driftgate.lab.bench.table_writers import file_name, write_tables
-from driftgate.lab.bench.tables import (
-    Table,
-    by_method,
-    by_variant,
-    pairs_of,
-    shifts_of,
-    study_table,
-    study_title,
-    suite_tables,
-)
+from driftgate.lab.bench.tables import Table, by_method, pairs_of, shifts_of, study_table, study_title, suite_tables
 from driftgate.lab.figures.style import color_variables, describe, save_figure, to_svg
-from driftgate.lab.report import details, findings
+from driftgate.lab.report import details
+from driftgate.lab.report.details import WORDS
 from driftgate.metrics import DEFINITIONS
 from driftgate.stream import versions
 from driftgate.types import DriftgateError
 
 PAGE = "report.html"
 FIGURE_KINDS = ("pdf", "svg", "png")
-WORDS = json.loads(resources.files("driftgate.lab.report").joinpath("words.json").read_text(encoding="utf-8"))
-"""What stands above and below the parts of a page."""
 
 
 class Drawing(NamedTuple):
@@ -50,7 +42,7 @@ class Drawing(NamedTuple):
 
     name: str
     figure: Figure
-    caption: str
+    caption: str = ""
 
 
 @dataclass(frozen=True)
@@ -70,16 +62,22 @@ class Section:
     files: list[Table] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class SuitePart:
-    """Everything the page shows of one suite; ``settings`` is label -> method, runs, settings."""
+class Setting(NamedTuple):
+    """A set of settings, of so many runs of a method."""
+
+    method: str
+    runs: int
+    facts: dict[str, str]
+
+
+class SuitePart(NamedTuple):
+    """Everything the page shows of one suite."""
 
     suite: Results
     anchor: str
-    facts: list[str]
-    sentences: list[str]
+    facts: dict[str, int]
     sections: list[Section]
-    settings: dict[str, tuple[str, int, dict[str, str]]]
+    settings: list[Setting]
     versions: dict[str, str]
 
 
@@ -100,8 +98,8 @@ def write_report(folders: Sequence[str | Path], out: str | Path, figure_kind: st
         raise DriftgateError(
             f"Expected figures as {', '.join(FIGURE_KINDS)} but got {figure_kind!r}; name one of them."
         )
-    out, suites = Path(out), read_results(folders)
-    parts = [suite_part(suite, f"s{place}") for place, suite in enumerate(suites, start=1)]
+    out = Path(out)
+    parts = [suite_part(suite, f"s{place}") for place, suite in enumerate(read_results(folders), start=1)]
     write_text(out / PAGE, render(parts))
     files = []
     for section in (section for part in parts for section in part.sections):
@@ -110,33 +108,25 @@ def write_report(folders: Sequence[str | Path], out: str | Path, figure_kind: st
             files.append(out / "figures" / f"{drawing.name}.{figure_kind}")
             files[-1].parent.mkdir(exist_ok=True)
             save_figure(drawing.figure, files[-1])
-    facts = {"page": str(out / PAGE), "files": [str(path) for path in files], "suites": _facts(parts)}
-    return Report(out / PAGE, files, facts)
+    suites = {part.suite.name: _suite_facts(part.suite) for part in parts}
+    return Report(out / PAGE, files, {"page": str(out / PAGE), "files": list(map(str, files)), "suites": suites})
 
 
 def suite_part(suite: Results, anchor: str) -> SuitePart:
     """Compute everything the page shows of a suite."""
-    settings, settings_of = _settings(suite.frame)
-    runs = suite.main
-    everything = [
-        *([_results(suite), _comparison(suite), _costs(suite), _stream(suite), _classes(suite)] if len(runs) else []),
-        _studies(suite),
-        _shares(suite),
-        Section(
-            "runs", "Runs", closed=[details.run_table(suite, settings_of), *filter(None, [details.model_table(suite)])]
-        ),
-    ]
-    sections = [s for s in everything if s is not None and (s.tables or s.closed or s.drawings or s.files)]
-    names = sorted({name for row in suite.frame.versions for name in row})
-    return SuitePart(
-        suite,
-        anchor,
-        _suite_facts(suite),
-        findings.sentences(suite) if len(runs) else [],
-        sections,
-        settings,
-        {n: ", ".join(dict.fromkeys(str(row[n]) for row in suite.frame.versions if n in row)) for n in names},
+    runs, frame = suite.main, suite.frame
+    everything = (
+        [_results(suite), _comparison(suite), _costs(suite), _stream(suite), _classes(suite)] if len(runs) else []
     )
+    models = details.model_table(suite)
+    everything += [_studies(suite), _shares(suite)]
+    everything.append(Section("runs", "Runs", closed=[details.run_table(suite), *([models] if models else [])]))
+    sections = [s for s in everything if s.tables or s.closed or s.drawings or s.files]
+    names = sorted({name for row in frame.versions for name in row})
+    counts = {"runs": len(frame), "methods": len(by_method(runs)), "pairs": len(pairs_of(frame))}
+    counts |= {"shifts": len(shifts_of(frame)), "seeds": int(frame.seed.nunique()), "failures": len(suite.failures)}
+    used = {n: ", ".join(dict.fromkeys(str(row[n]) for row in frame.versions if n in row)) for n in names}
+    return SuitePart(suite, anchor, counts, sections, _settings(frame), used)
 
 
 def _results(suite: Results) -> Section:
@@ -144,27 +134,24 @@ def _results(suite: Results) -> Section:
     notes = dict.fromkeys(note for table in tables for note in table.notes)
     words = [WORDS["results"], *notes, WORDS["intervals"][_units(suite.main)]]
     if any(table.below is not None for table in tables):
-        words += [WORDS["paper"], *findings.protocol_notes(suite)]
-    further = [details.metrics_table(suite), details.ranks_table(suite)]
-    intervals = [details.interval_table(table) for table in tables]
-    return Section("tables", "Results", "", [], [*tables, *filter(None, further)], intervals, " ".join(words))
+        words += [WORDS["paper"], standings.against_paper(suite)]
+    further = [details.standings_table(suite), *tables, details.metrics_table(suite), details.ranks_table(suite)]
+    return Section("tables", "Results", tables=[table for table in further if table], outro=" ".join(words))
 
 
-def _comparison(suite: Results) -> Section | None:
+def _comparison(suite: Results) -> Section:
     runs = suite.main
-    table = findings.standings(runs)
+    table = standings.standings(runs)
     ranked = list(table.index[table.ranked])
-    if len(ranked) < 2:
-        return None
-    references = dict.fromkeys([ranked[0], *([OWN_METHOD] if OWN_METHOD in ranked else [])])
-    tables = [details.comparison_table(suite, reference) for reference in references]
+    references = dict.fromkeys([*ranked[:1], *([OWN_METHOD] if OWN_METHOD in ranked else [])])
+    tables = [details.comparison_table(suite, reference) for reference in references if len(ranked) > 1]
     intro = f"{WORDS['comparison']} {WORDS['units'][_units(runs)]} {WORDS['tests']}"
-    return Section("pairs", "Paired comparison", intro, [], list(filter(None, tables)))
+    return Section("pairs", "Paired comparison", intro, tables=[table for table in tables if table])
 
 
 def _units(runs: pd.DataFrame) -> str:
     """What seeds there are: one, several that share a source model, several with their own."""
-    return "one" if runs.seed.nunique() == 1 else "shared" if findings.seeds_share_a_model(runs) else "own"
+    return "one" if runs.seed.nunique() == 1 else "shared" if standings.seeds_share_a_model(runs) else "own"
 
 
 def _costs(suite: Results) -> Section:
@@ -186,10 +173,9 @@ def _stream(suite: Results) -> Section:
     """Along the stream: running curves, samples used, the tenths of long streams."""
     runs, name = suite.main, file_name(suite.name)
     drawings = []
-    for place, ((source, target), shift) in enumerate((p, s) for p in pairs_of(runs) for s in shifts_of(runs)):
-        chosen = runs[(runs.source == source) & (runs.target == target) & (runs["shift"] == shift)]
-        if len(chosen) and figures.curves_in(chosen):
-            drawings.append(Drawing(f"{name}-curve{place}", figures.curves(chosen), ""))
+    for place, (_, chosen) in enumerate(runs.groupby(["source", "target", "shift"], sort=False)):
+        if figures.curves_in(chosen):
+            drawings.append(Drawing(f"{name}-curve{place}", figures.curves(chosen)))
     if figures.curves_in(runs[runs.method == OWN_METHOD], "used_share"):
         drawings.append(Drawing(f"{name}-used", figures.samples_used(runs), WORDS["used"]))
     long = details.long_streams(runs)
@@ -203,53 +189,34 @@ def _stream(suite: Results) -> Section:
 
 def _classes(suite: Results) -> Section:
     tables = details.class_tables(suite)
-    small = [table for table in tables if len(table.text) <= details.MOST_CLASSES]
     large = [table for table in tables if len(table.text) > details.MOST_CLASSES]
+    small = [table for table in tables if len(table.text) <= details.MOST_CLASSES]
     intro = WORDS["classes"] + (" There are too many for this page: see the tables beside it." if large else "")
-    return Section("classes", "Classes", intro if tables else "", [], [], small, files=large)
+    return Section("classes", "Classes", intro, closed=small, files=large)
 
 
-def _studies(suite: Results) -> Section | None:
-    drawings, tables = [], []
+def _studies(suite: Results) -> Section:
+    drawings, tables, ours = [], [], set(suite.main.digest.dropna())
     for study, runs in suite.studies.items():
-        title = study_title(study)
-        figure = figures.study(runs, title, _default_variant(suite, runs))
-        known = STUDIES.get(study)
-        paper = "The paper has no figure of this."
-        paper = f"The paper, on VisDA-C OPDA: {known.paper}" if known and known.paper else paper
+        same = runs[runs.digest.isin(ours)].variant  # the variant that is the main table's own run
+        figure = figures.study(runs, study_title(study), None if same.empty else same.iloc[0])
+        found = STUDIES[study].paper if study in STUDIES else None
+        paper = f"The paper, on VisDA-C OPDA: {found}" if found else "The paper has no figure of this."
         drawings.append(Drawing(f"{file_name(suite.name)}-{file_name(study)}", figure, f"{WORDS['study']} {paper}"))
         tables.append(study_table(suite, study))
     notes = dict.fromkeys(note for table in tables for note in table.notes)
-    return Section("studies", "Ablations", "", drawings, tables, outro=" ".join(notes)) if tables else None
+    return Section("studies", "Ablations", "", drawings, tables, outro=" ".join(notes))
 
 
-def _default_variant(suite: Results, runs: pd.DataFrame) -> str | None:
-    """The variant that is the main table's own run: by the digest the runner leaves, or by equal settings."""
-    main = suite.main
-    digests = set(main.digest.dropna())
-
-    def setup(run: Any) -> str:
-        facts = [run.method, run.settings, run.protocol.batch_size, run.protocol.class_order]
-        return json.dumps(facts, sort_keys=True, default=str)
-
-    alike = {setup(run) for run in main.itertuples()}
-    for variant, group in by_variant(runs).items():
-        if any(run.digest in digests or setup(run) in alike for run in group.itertuples()):
-            return variant
-    return None
-
-
-def _shares(suite: Results) -> Section | None:
+def _shares(suite: Results) -> Section:
     swept, name = suite.swept, file_name(suite.name)
     drawings, tables = [], []
     for shift in shifts_of(swept):
         runs = swept[swept["shift"] == shift]
         points = details.share_points(runs)
-        steady = {share for share in points.share if not share.changes}
-        for value in ("score", "rejected") if len(steady) > 1 else ():
-            drawings.append(
-                Drawing(f"{name}-share-{value}-{shift}", figures.shares(points, value), WORDS[f"share {value}"])
-            )
+        for value in ("score", "rejected") if len({share for share in points.share if not share.changes}) > 1 else ():
+            figure = figures.shares(points, value)
+            drawings.append(Drawing(f"{name}-share-{value}-{shift}", figure, WORDS[f"share {value}"]))
         for share in dict.fromkeys(share for share in points.share if share.changes):
             chosen = runs[runs.unknown_share == str(share)]
             title = f"{shift}, share from {100 * share.start:g} to {100 * share.end:g} %"
@@ -257,49 +224,27 @@ def _shares(suite: Results) -> Section | None:
             if chosen.tenths.map(lambda scores: any(map(math.isfinite, scores))).any():
                 drawings.append(Drawing(f"{stem}-tenths", figures.tenths(chosen, f"{title}: score"), WORDS["tenths"]))
             if figures.curves_in(chosen, "rejected_share"):
-                drawings.append(Drawing(f"{stem}-along", figures.along(chosen, f"{title}: rejected"), WORDS["along"]))
+                figure = figures.curves(chosen, "rejected_share", f"{title}: rejected")
+                drawings.append(Drawing(f"{stem}-along", figure, WORDS["along"]))
         tables.append(details.share_table(suite, points))
-    return Section("shares", "Share of unknown samples", WORDS["shares"], drawings, tables) if tables else None
+    return Section("shares", "Share of unknown samples", WORDS["shares"], drawings, tables)
 
 
-def _settings(runs: pd.DataFrame) -> tuple[dict[str, tuple[str, int, dict[str, str]]], dict[str, str]]:
-    """Every set of settings once, and which of them each run used."""
-    setups = pd.Series([_setup(run) for run in runs.itertuples()], index=runs.index, dtype=object)
-    texts = setups.map(lambda setup: json.dumps(setup, sort_keys=True, default=str))
-    found: dict[str, tuple[str, int, dict[str, str]]] = {}
-    settings_of: dict[str, str] = {}
+def _settings(runs: pd.DataFrame) -> list[Setting]:
+    """Every set of settings once: all a run depends on but its pair, shift, seed and source model."""
+    counts: dict[tuple[str, str], int] = {}
     for method, group in by_method(runs).items():
-        for _, same in group.groupby(texts[group.index], sort=False):
-            label = f"S{len(found) + 1}"
-            facts = {name: shown(value) for name, value in setups[same.index[0]].items()}
-            found[label] = (method, len(same), facts)
-            settings_of |= dict.fromkeys(same.id, label)
-    return found, settings_of
-
-
-def _setup(run: Any) -> dict[str, Any]:
-    """Everything a run depends on but its pair, shift, seed and source model."""
-    more = {"preset": run.protocol.preset, "unknown share": run.unknown_share}
-    return {
-        **dict(sorted(run.settings.items())),
-        **stream_facts(run),
-        **{name: value for name, value in more.items() if value is not None},
-        "versions": ", ".join(f"{name} {version}" for name, version in run.versions.items()),
-    }
-
-
-def _suite_facts(suite: Results) -> list[str]:
-    frame = suite.frame
-    counts = [
-        (len(frame), "run"),
-        (len(by_method(suite.main)), "method"),
-        (len(pairs_of(frame)), "pair"),
-        (len(shifts_of(frame)), "shift"),
-        (frame.seed.nunique(), "seed"),
-        (len(suite.studies), "ablation"),
-        (len(suite.failures), "failure"),
-    ]
-    return [findings.count(number, noun) for number, noun in counts if number or noun in {"run", "failure"}]
+        for run in group.itertuples():
+            more = {"preset": run.protocol.preset, "unknown share": run.unknown_share}
+            setup = {
+                **dict(sorted(run.settings.items())),
+                **stream_facts(run),
+                **{name: value for name, value in more.items() if value is not None},
+                "versions": ", ".join(f"{name} {version}" for name, version in run.versions.items()),
+            }
+            key = method, json.dumps({name: shown(value) for name, value in setup.items()})
+            counts[key] = counts.get(key, 0) + 1
+    return [Setting(method, count, json.loads(text)) for (method, text), count in counts.items()]
 
 
 def render(parts: Sequence[SuitePart]) -> str:
@@ -314,8 +259,7 @@ def render(parts: Sequence[SuitePart]) -> str:
         "method_name": method_name,
         "tied": lambda text: text.replace(" %", "\N{NO-BREAK SPACE}%"),
         "nice": shown,
-        "heads": _heads,
-        "rows": _rows,
+        "blocks": lambda heads: [(name, len(list(some))) for name, some in groupby(heads, key=lambda head: head[0])],
         "methods": lambda part: list(by_method(part.suite.main)),
     }
     style = _asset("report.css")
@@ -336,51 +280,15 @@ def _asset(name: str) -> str:
     return resources.files("driftgate.lab.report").joinpath("assets", name).read_text(encoding="utf-8")
 
 
-def _heads(table: Table) -> tuple[list[tuple[str, int]], list[tuple[str, bool]]]:
-    """The groups of columns with their widths, and each column with whether its values are numbers."""
-    columns = list(table.text.columns)
-    groups: dict[str, int] = {}
-    if columns and not isinstance(columns[0], str):
-        for group, _ in columns:
-            groups[group] = groups.get(group, 0) + 1
-    numbers = [pd.api.types.is_numeric_dtype(table.value.iloc[:, place]) for place in range(len(columns))]
-    labels = [head if isinstance(head, str) else head[1] for head in columns]
-    return list(groups.items()), list(zip(labels, numbers, strict=True))
-
-
-def _rows(table: Table) -> Iterator[tuple[str, bool, list[tuple[str, str, str, str]]]]:
-    """The rows of a table: name, whether a block begins with it, and its cells.
-
-    A cell is what is printed, what it sorts by, its mark, and the line below.
-    """
-    words = {1.0: "best", 2.0: "second"}
-    for place, (name, texts) in enumerate(zip(table.text.index, table.text.to_numpy(), strict=True)):
-        values = table.value.iloc[place]
-        ranks: Iterable[Any] = [math.nan] * len(texts) if table.rank is None else table.rank.iloc[place]
-        below = [""] * len(texts) if table.below is None else table.below.iloc[place]
-        found = [
-            (text, "" if pd.isna(value) else str(value), words.get(rank, ""), second)
-            for text, value, rank, second in zip(texts, values, ranks, below, strict=True)
-        ]
-        yield str(name), place in table.starts, found
-
-
-def _facts(parts: Sequence[SuitePart]) -> dict[str, Any]:
-    found = {}
-    for part in parts:
-        suite = part.suite
-        table, ground = findings.standings(suite.main), findings.common_ground(suite.main)
-        found[suite.name] = {
-            "runs": len(suite.frame),
-            "failures": [failure.id for failure in suite.failures],
-            "warnings": suite.warnings,
-            "left_out": sorted(suite.frame.id[~suite.frame.kept]),
-            "summary": part.sentences,
-            "means": json.loads(table[["mean", "std", "missing", "ranked"]].to_json(orient="index")),
-            "comparisons": {
-                best: json.loads(findings.comparisons(ground, best).to_json(orient="index"))
-                for best in table.index[table.ranked][:1]
-            },
-            "published": published_suite(suite.name) is not None,
-        }
-    return found
+def _suite_facts(suite: Results) -> dict[str, Any]:
+    table, ground = standings.standings(suite.main), standings.common_ground(suite.main)
+    best = table.index[table.ranked][:1]
+    return {
+        "runs": len(suite.frame),
+        "failures": [failure.id for failure in suite.failures],
+        "warnings": suite.warnings,
+        "left_out": sorted(suite.frame.id[~suite.frame.kept]),
+        "means": json.loads(table[["mean", "std", "n", "missing", "ranked", "rank"]].to_json(orient="index")),
+        "comparisons": {m: json.loads(standings.comparisons(ground, m).to_json(orient="index")) for m in best},
+        "published": published_suite(suite.name) is not None,
+    }

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support import load_benchmark
 
-BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 def broken(source: str) -> set[str]:
