@@ -1,7 +1,8 @@
-"""``driftgate serve``, a service that adapts."""
+"""``driftgate serve``, a service that adapts, and ``watch``, the same without HTTP for a folder of pictures."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import tempfile
@@ -28,6 +29,7 @@ DEMO_STATE = Path("runs/serve-demo")
 State = Annotated[
     Path | None, typer.Option("--state", help="Folder for state, snapshots and log; without, nothing is kept.")
 ]
+SaveEvery = Annotated[int, typer.Option("--save-every", min=1, help="Steps between two saves of the state.")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +45,7 @@ class ServiceOptions:
     batch_size: int = options.option(64, "Samples of a batch at most.", min=1)
     max_delay: float = options.option(20.0, "Milliseconds a sample waits for company.", min=0.0)
     queue_size: int = options.option(1024, "Samples that may wait.", min=1)
-    save_every: int = options.option(100, "Steps between two saves of the state.", min=1)
+    save_every: SaveEvery = 100
     max_body: float = options.option(32.0, "Megabytes of a request.", min=0.001)
     frozen: bool = options.option(False, "Start without learning.")
     revive: bool = options.option(True, "Start again at once where it is killed.", "--revive/--no-revive")
@@ -175,3 +177,75 @@ def _demo(folder: Path, settings: ServiceSettings) -> Service:
     service = Service(create("gmm", source), folder / "state", settings.model_copy(update={"guard": GUARD}))
     play(service)
     return service
+
+
+FACTS = ("label", "name", "probability", "novelty", "learned_from", "version")
+
+
+@options.command(
+    app,
+    epilog="Example: [bold]driftgate watch camera/ --model source.safetensors --state state --out labels.jsonl[/bold]",
+)
+def watch(
+    *,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder where pictures arrive.")],
+    chosen: options.MethodOptions,
+    state: State = None,
+    out: Annotated[
+        Path | None, typer.Option(help="File for the lines, else stdout; what it names is not asked again.")
+    ] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Pictures of a batch at most.")] = 64,
+    save_every: SaveEvery = 100,
+    idle: Annotated[
+        float | None, typer.Option(min=0.0, help="End after so many seconds without a new picture.")
+    ] = None,
+    workers: options.Workers = 1,
+) -> None:
+    """Label the pictures of a folder as they arrive, and learn from them: a JSON line a picture.
+
+    Ends with Ctrl-C or SIGTERM, and goes on from --state when it is started again.
+    """
+    from driftgate.lab.cli.experiment import make_choice
+    from driftgate.lab.data.pictures import PictureFolder
+    from driftgate.progress import ended_by_signals
+    from driftgate.serve.engine import Engine, EngineSettings
+    from driftgate.serve.state_folder import StateFolder
+
+    fresh = make_choice(chosen).create()
+    with ExitStack() as stack:
+        stopped = stack.enter_context(ended_by_signals())
+        place = state or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="driftgate-")))
+        kept = StateFolder(place)
+        started = kept.start(fresh)
+        tell_start(kept.problems, kept.lost)
+        # The folder gathers the batches already, so that none waits for company.
+        limits = EngineSettings(batch_size=batch_size, queue_size=batch_size, max_delay=0.0, save_every=save_every)
+        engine = stack.enter_context(Engine(started, kept, limits))
+        lines = None if out is None else stack.enter_context(out.open("a", encoding="utf-8"))
+        pictures = PictureFolder(
+            folder,
+            started.model.spec,
+            batch_size=batch_size,
+            done=_done(out),
+            follow=True,
+            idle=idle,
+            stopped=stopped.is_set,
+            workers=workers,
+        )
+        for batch in pictures:
+            answers = engine.submit(started.model.prepare(batch["images"])).result()
+            for file, answer in zip(batch["files"], answers, strict=True):
+                facts = {"file": file, **{name: getattr(answer, name) for name in FACTS}}
+                print(json.dumps(facts), file=lines, flush=True)  # without a file to stdout
+    note(f"Version {engine.version}; {len(pictures.skipped)} pictures could not be read.")
+
+
+def _done(out: Path | None) -> list[str]:
+    """Pictures that an earlier watch has answered; its last line may have been cut off by a kill."""
+    if out is None or not out.exists():
+        return []
+    text = out.read_text(encoding="utf-8")
+    if text and not text.endswith("\n"):
+        text = text[: text.rfind("\n") + 1]
+        out.write_text(text, encoding="utf-8")
+    return [json.loads(line)["file"] for line in text.splitlines()]
