@@ -24,13 +24,22 @@ def make(*, pretrained: bool = True, backbone_norm: str = "running", **settings:
     return method
 
 
-def test_it_is_asked_for_where_there_is_a_second_opinion_to_learn_from() -> None:
-    assert make().agreement_weight == AGREEMENT
-    assert make(pretrained=False).agreement_weight == 0.0
-    assert make(second_opinion=0.0).agreement_weight == 0.0
-    assert make(second_opinion=0.0, agreement_weight=2.0).agreement_weight == 2.0
+def weight(**settings: Any) -> float:
+    method = make(**settings)
+    return method.agreement_weight(by_batch=method.by_batch == 1)
+
+
+def test_it_is_asked_for_where_a_network_by_the_batch_has_a_second_opinion() -> None:
+    assert weight(backbone_norm="batch") == AGREEMENT
+    assert weight(backbone_norm="running") == 0.0
+    assert weight(backbone_norm="running", batch_norm="batch") == AGREEMENT
+    assert weight(backbone_norm="batch", pretrained=False) == 0.0
+    assert weight(backbone_norm="batch", second_opinion=0.0) == 0.0
+    assert weight(backbone_norm="running", agreement_weight=2.0) == 2.0
     for preset in ("paper", "released"):
-        assert make(preset=preset).agreement_weight == 0.0
+        assert weight(backbone_norm="batch", preset=preset) == 0.0
+    assert set(make(backbone_norm="running").step(images_of(40, 1)).losses) == {"kl", "contrastive"}
+    assert set(make(backbone_norm="batch").step(images_of(40, 1)).losses) == {"kl", "contrastive", "agreement"}
     with pytest.raises(DriftgateError, match="agreement_weight"):
         make(agreement_weight=-1.0)
     with pytest.raises(DriftgateError, match="agreement_weight"):
@@ -83,7 +92,7 @@ def test_a_view_of_few_and_no_view_at_all() -> None:
 
 @pytest.mark.parametrize("memory", ["balanced", "low"])
 def test_less_memory_gives_the_same_weights(memory: str) -> None:
-    plain, sparing = (make(memory=mode, lr=0.01) for mode in ("fast", memory))
+    plain, sparing = (make(backbone_norm="batch", memory=mode, lr=0.01) for mode in ("fast", memory))
     for seed in range(3):
         for method in (plain, sparing):
             method.step(images_of(40, seed))

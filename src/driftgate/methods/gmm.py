@@ -53,7 +53,7 @@ from driftgate.state import exact
 from driftgate.types import UNLABELED, DriftgateError, Prediction, Thresholds
 
 AGREEMENT = 10.0
-"""Weight of the agreement loss where there is a second opinion."""
+"""Weight of the agreement loss by default, where it is asked for."""
 
 
 class Assessment(NamedTuple):
@@ -114,8 +114,6 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
             model.head, veto_below=chosen.veto_below, doubt_above=chosen.doubt_above, learns=head_learns
         )
         share = opinion_share(chosen.second_opinion, model)
-        by_default = AGREEMENT if share > 0 else 0.0
-        self.agreement_weight = by_default if chosen.agreement_weight is None else chosen.agreement_weight
         self.second_opinion = SecondOpinion(model, share, keeps_source=self.by_batch != 0)
         # For those who are answered by the first opinion alone, few samples and an exported network: it doubts less.
         self.gate_alone: Gate | None = self.gate.clone() if share > 0 else None
@@ -202,7 +200,9 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
         passes = self._passes(follow=by_batch)
         # First, for what it moves and puts back would invalidate a graph.
         other = self.second_opinion.ask(self.model, images, by_batch=by_batch)
-        output, reduced = self._view(passes, images, last=not self._learns_from_view)
+        agreement = self.agreement_weight(by_batch=by_batch)
+        seen = self.settings.contrastive_weight > 0 or agreement > 0  # whether any loss looks at the second view
+        output, reduced = self._view(passes, images, last=not seen)
         # By its own statistics every batch has the same mean, so the last norm layer is asked what it took away.
         shift = mixture_shift(self.mixture, reduced) if statistics is None else batch_mean_shift(self.model, statistics)
         # Copies until the end: whatever fails on the way, the state is that of the last good step.
@@ -219,8 +219,10 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
         if teaches:
             # The pool of two opinions is in more doubt than each: who learns from it is not to grow undecided.
             answers = as_sure_as(prediction.scores, output.logits.detach().float())
-            view, unseen = self._second_view(passes, images, prediction.pseudo_labels, answers)
+            view, unseen = self._second_view(passes, images, prediction.pseudo_labels, answers, learns=seen)
             losses = self._losses(output.logits, reduced, view, prediction.pseudo_labels, mixture.means)
+            if agreement > 0:
+                losses["agreement"] = agreement * agreement_loss(view.logits, view.answers)
             if (above := self.settings.doubt_above) > 0:
                 doubt = follow_doubt(doubt, entropy(self.consent.logs(output)), above)
                 losses = {name: need(doubt) * loss for name, loss in losses.items()}
@@ -338,16 +340,23 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
             unknown_share=gate.unknown_share,
         )
 
-    @property
-    def _learns_from_view(self) -> bool:
-        """Whether any loss looks at the second view."""
-        return self.settings.contrastive_weight > 0 or self.agreement_weight > 0
+    def agreement_weight(self, *, by_batch: bool) -> float:
+        """What was asked for; by default ``AGREEMENT`` for a network that has a second opinion and goes by the batch.
+
+        By statistics that are constants nothing holds mean and spread in place, and what other views teach, every
+        sample of every batch, carries the network away.
+        """
+        asked = self.settings.agreement_weight
+        if asked is not None:
+            return asked
+        return AGREEMENT if by_batch and self.second_opinion.share > 0 else 0.0
 
     def _second_view(
-        self, passes: Passes, images: Tensor, labels: Tensor, answers: Tensor
+        self, passes: Passes, images: Tensor, labels: Tensor, answers: Tensor, *, learns: bool
     ) -> tuple[LabelledView, Tensor | None]:
         """Another view of a batch, and the ``largest`` of its outputs, which nobody has looked at. Where samples go
-        backward apart, it is a view of those with a label alone."""
+        backward apart, it is a view of those with a label alone; nothing ``learns`` from it where no loss looks at it:
+        then only the statistics of batch norm follow both views, as in the released code."""
         if isinstance(passes, ApartPasses):
             chosen = labels != UNLABELED
             passes.choose(chosen)
@@ -358,16 +367,14 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
         images = self.views.weak(images, self.generator)
         if self.settings.second_view == "half":
             images = at_half(images)
-        # Where no loss looks at it only the statistics of batch norm follow both views, as in the released code.
-        with torch.set_grad_enabled(self._learns_from_view):
+        with torch.set_grad_enabled(learns):
             output, reduced = self._view(passes, images)
         return LabelledView(reduced, output.logits, labels, answers), largest(*output, reduced)
 
     def _losses(
         self, logits: Tensor, reduced: Tensor, view: LabelledView, pseudo_labels: Tensor, means: Tensor
     ) -> dict[str, Tensor]:
-        """Eq. 8: the contrastive loss on both views and the KL divergence loss on the images themselves; beside it the
-        agreement of the second view with what was answered."""
+        """Eq. 8: the contrastive loss on both views and the KL divergence loss on the images themselves."""
         chosen = self.settings
         divergence = kl_loss(
             logits,
@@ -377,8 +384,6 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
             temperature=chosen.kl_temperature,
         )
         losses = {"kl": chosen.kl_weight * divergence}
-        if self.agreement_weight > 0:
-            losses["agreement"] = self.agreement_weight * agreement_loss(view.logits, view.answers)
         if chosen.contrastive_weight == 0:
             return losses
         contrastive = contrastive_loss(

@@ -69,8 +69,8 @@ class GMMSettings(GradientSettings):
         kl_weight: weight of the KL divergence loss (lambda).
         kl_form, kl_temperature: see ``kl_loss``.
         agreement_weight: weight of the agreement loss, by which the second view is taught what was answered for the
-            batch, as sure in the mean as the network was by itself; not in the paper. By default 10 where there is a
-            second opinion to learn from, else 0.
+            batch, as sure in the mean as the network was by itself; not in the paper. By default 10 where a network
+            that goes by the batch's statistics has a second opinion to learn from, else 0.
         adapt_layers, backbone_lr_scale: by default what the model knows of itself decides: a pretrained backbone learns
             at a tenth of the rate under a head that stays, a network trained from scratch as a whole.
         batch_norm: ``auto`` normalises as the backbone was trained; where that is not known, by the batch if a network
