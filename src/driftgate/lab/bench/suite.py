@@ -236,7 +236,7 @@ class Suite(Playing, frozen=True, extra="forbid"):
             changes = {"backbone": backbone, "weights": None}
             changes |= {} if {backbone, self.backbone} <= set(RESNETS) else {"input_size": None}
         given = {"weights": weights, "input_size": input_size}
-        return self.changed(**changes, **{key: value for key, value in given.items() if value is not None})
+        return self.changed(**changes | {key: value for key, value in given.items() if value is not None})
 
     def select(
         self,
