@@ -52,9 +52,6 @@ from driftgate.rng import seeded
 from driftgate.state import exact
 from driftgate.types import UNLABELED, DriftgateError, Prediction, Thresholds
 
-AGREEMENT = 10.0
-"""Weight of the agreement loss by default, where it is asked for."""
-
 
 class Assessment(NamedTuple):
     """What a batch was found to be, like those before it (``usual``) or not, and the memory that has taken it in."""
@@ -200,9 +197,7 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
         passes = self._passes(follow=by_batch)
         # First, for what it moves and puts back would invalidate a graph.
         other = self.second_opinion.ask(self.model, images, by_batch=by_batch)
-        agreement = self.agreement_weight(by_batch=by_batch)
-        seen = self.settings.contrastive_weight > 0 or agreement > 0  # whether any loss looks at the second view
-        output, reduced = self._view(passes, images, last=not seen)
+        output, reduced = self._view(passes, images, last=not self._learns_from_view)
         # By its own statistics every batch has the same mean, so the last norm layer is asked what it took away.
         shift = mixture_shift(self.mixture, reduced) if statistics is None else batch_mean_shift(self.model, statistics)
         # Copies until the end: whatever fails on the way, the state is that of the last good step.
@@ -217,12 +212,12 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
         self._tell(prediction)
         doubt = self.doubt
         if teaches:
-            # The pool of two opinions is in more doubt than each: who learns from it is not to grow undecided.
-            answers = as_sure_as(prediction.scores, output.logits.detach().float())
-            view, unseen = self._second_view(passes, images, prediction.pseudo_labels, answers, learns=seen)
+            answers = prediction.scores
+            if self.settings.agreement_weight > 0:
+                # The pool of two opinions is in more doubt than each: who learns from it is not to grow undecided.
+                answers = as_sure_as(answers, output.logits.detach().float())
+            view, unseen = self._second_view(passes, images, prediction.pseudo_labels, answers)
             losses = self._losses(output.logits, reduced, view, prediction.pseudo_labels, mixture.means)
-            if agreement > 0:
-                losses["agreement"] = agreement * agreement_loss(view.logits, view.answers)
             if (above := self.settings.doubt_above) > 0:
                 doubt = follow_doubt(doubt, entropy(self.consent.logs(output)), above)
                 losses = {name: need(doubt) * loss for name, loss in losses.items()}
@@ -340,23 +335,16 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
             unknown_share=gate.unknown_share,
         )
 
-    def agreement_weight(self, *, by_batch: bool) -> float:
-        """What was asked for; by default ``AGREEMENT`` for a network that has a second opinion and goes by the batch.
-
-        By statistics that are constants nothing holds mean and spread in place, and what other views teach, every
-        sample of every batch, carries the network away.
-        """
-        asked = self.settings.agreement_weight
-        if asked is not None:
-            return asked
-        return AGREEMENT if by_batch and self.second_opinion.share > 0 else 0.0
+    @property
+    def _learns_from_view(self) -> bool:
+        """Whether any loss looks at the second view."""
+        return self.settings.contrastive_weight > 0 or self.settings.agreement_weight > 0
 
     def _second_view(
-        self, passes: Passes, images: Tensor, labels: Tensor, answers: Tensor, *, learns: bool
+        self, passes: Passes, images: Tensor, labels: Tensor, answers: Tensor
     ) -> tuple[LabelledView, Tensor | None]:
         """Another view of a batch, and the ``largest`` of its outputs, which nobody has looked at. Where samples go
-        backward apart, it is a view of those with a label alone; nothing ``learns`` from it where no loss looks at it:
-        then only the statistics of batch norm follow both views, as in the released code."""
+        backward apart, it is a view of those with a label alone."""
         if isinstance(passes, ApartPasses):
             chosen = labels != UNLABELED
             passes.choose(chosen)
@@ -367,14 +355,16 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
         images = self.views.weak(images, self.generator)
         if self.settings.second_view == "half":
             images = at_half(images)
-        with torch.set_grad_enabled(learns):
+        # Where no loss looks at it only the statistics of batch norm follow both views, as in the released code.
+        with torch.set_grad_enabled(self._learns_from_view):
             output, reduced = self._view(passes, images)
         return LabelledView(reduced, output.logits, labels, answers), largest(*output, reduced)
 
     def _losses(
         self, logits: Tensor, reduced: Tensor, view: LabelledView, pseudo_labels: Tensor, means: Tensor
     ) -> dict[str, Tensor]:
-        """Eq. 8: the contrastive loss on both views and the KL divergence loss on the images themselves."""
+        """Eq. 8: the contrastive loss on both views and the KL divergence loss on the images themselves; beside it, if
+        asked for, the agreement of the second view with what was answered."""
         chosen = self.settings
         divergence = kl_loss(
             logits,
@@ -384,6 +374,8 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
             temperature=chosen.kl_temperature,
         )
         losses = {"kl": chosen.kl_weight * divergence}
+        if chosen.agreement_weight > 0:
+            losses["agreement"] = chosen.agreement_weight * agreement_loss(view.logits, view.answers)
         if chosen.contrastive_weight == 0:
             return losses
         contrastive = contrastive_loss(

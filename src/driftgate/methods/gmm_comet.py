@@ -130,9 +130,7 @@ class GMMCOMET(
         # Without a contrastive loss nobody looks at a second view, unless batch norm follows it.
         again = contrastive or self.settings.batch_norm == "batch"
         same = LabelledView(reduced, student.logits, prediction.pseudo_labels, prediction.scores)
-        view, unseen = (
-            self._second_view(passes, images, same.labels, same.answers, learns=contrastive) if again else (same, None)
-        )
+        view, unseen = self._second_view(passes, images, same.labels, same.answers) if again else (same, None)
         losses = self._losses(student.logits, reduced, view, prediction.pseudo_labels, mixture.means)
         losses["consistency"] = self._consistency(student.features, teacher.features, images)
         prediction = replace(prediction, losses=self._learn(passes, losses, unseen))

@@ -69,8 +69,8 @@ class GMMSettings(GradientSettings):
         kl_weight: weight of the KL divergence loss (lambda).
         kl_form, kl_temperature: see ``kl_loss``.
         agreement_weight: weight of the agreement loss, by which the second view is taught what was answered for the
-            batch, as sure in the mean as the network was by itself; not in the paper. By default 10 where a network
-            that goes by the batch's statistics has a second opinion to learn from, else 0.
+            batch, as sure in the mean as the network was by itself; not in the paper. docs/gmm.md tells where 10
+            gains and where it loses.
         adapt_layers, backbone_lr_scale: by default what the model knows of itself decides: a pretrained backbone learns
             at a tenth of the rate under a head that stays, a network trained from scratch as a whole.
         batch_norm: ``auto`` normalises as the backbone was trained; where that is not known, by the batch if a network
@@ -131,7 +131,7 @@ class GMMSettings(GradientSettings):
     kl_weight: float = Field(default=1.0, ge=0.0)
     kl_form: KLForm = "cross_entropy"
     kl_temperature: float = Field(default=0.1, gt=0.0)
-    agreement_weight: float | None = Field(default=None, ge=0.0)
+    agreement_weight: float = Field(default=0.0, ge=0.0)
 
     def novelty_score(self, *, head_learns: bool) -> tuple[str, float]:
         """The name of the novelty score, and where on it nobody is unknown: what was asked for, or else what the
@@ -164,7 +164,6 @@ PAPER: dict[str, Any] = {
     "reduction": "sum",
     "self_pairs": True,
     "kl_form": "paper",
-    "agreement_weight": 0.0,
 }
 """The equations as written, with the learning rate of VisDA-C."""
 
