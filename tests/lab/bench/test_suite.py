@@ -239,7 +239,7 @@ def test_another_backbone_has_its_own_weights_and_size() -> None:
     other = suite.with_backbone("cnn")
     assert (other.backbone, other.weights, other.input_size) == ("cnn", None, None)
     own = suite.with_backbone("cnn", weights="mine.pth", input_size=48)  # what is given wins over the backbone's own
-    assert (own.backbone, own.weights, own.input_size) == ("cnn", "mine.pth", 48)
+    assert (own.backbone, own.weights, own.input_size) == ("cnn", "mine.pth", (48, 48))
     older = suite.with_backbone("resnet50-v1")
     assert (older.backbone, older.weights, older.input_size) == ("resnet50-v1", None, (96, 96))
     with pytest.raises(DriftgateError, match=r"--weights resnet50\.safetensors"):
