@@ -54,3 +54,10 @@ def test_the_front_of_cost_and_score() -> None:
     figure = figures.cost(costs.astype({"bytes": float}), "bytes", "title", "bytes", lambda value: f"{value:g}")
     front = figure.axes[0].lines[0]
     assert list(front.get_ydata()) == [50, 60], "nobody scores higher at this cost or less"
+
+
+def test_where_nobody_costs_anything_there_is_a_picture_all_the_same() -> None:
+    """As of source-only and bn-stats, which carry no state."""
+    costs = pd.DataFrame({"bytes": [0.0, 0.0], "score": [50, 40], "half": 0.0, "source_free": True}, index=[*"ab"])
+    figure = figures.cost(costs, "bytes", "title", "bytes", lambda value: f"{value:g}")
+    assert figure.axes[0].get_xlim()[1] > 0.0

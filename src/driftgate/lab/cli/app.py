@@ -14,7 +14,7 @@ from driftgate.lab.cli.console import errors, fail, note
 
 USER_ERROR, INTERRUPTED = 2, 130
 COMMAND_ORDER = (
-    *("demo", "pretrain", "import-checkpoint", "adapt", "export", "serve"),
+    *("demo", "pretrain", "import-checkpoint", "adapt", "export", "serve", "watch"),
     *("bench", "ablate", "report", "methods", "memory", "cost", "data"),
 )
 

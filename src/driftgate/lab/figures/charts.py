@@ -109,7 +109,7 @@ def cost(costs: pd.DataFrame, value: str, title: str, axis: str, unit: Callable[
     """
     points = costs[costs.score.notna() & costs[value].notna()].sort_values([value, "score"], ascending=[True, False])
     low, high = points[value].min(), points[value].max()
-    wide = low == 0 or high > LINEAR_UP_TO * low
+    wide = high > LINEAR_UP_TO * low  # not where nobody costs anything
     front = points.score > points.score.cummax().shift(fill_value=-math.inf)
     with styled():
         figure, axes = new_figure()
@@ -128,7 +128,8 @@ def cost(costs: pd.DataFrame, value: str, title: str, axis: str, unit: Callable[
             axes.set_xscale("symlog", linthresh=least, linscale=0.5, base=base)
             axes.set_xlim(-0.1 * least if low == 0 else low / 1.8, high * (4.0 if low == 0 else (high / low) ** 0.22))
         else:
-            axes.set_xlim(max(0.0, low - 0.25 * (high - low)), high + 0.35 * (high - low))
+            spread = high - low or max(high, 1.0)
+            axes.set_xlim(max(0.0, low - 0.25 * spread), high + 0.35 * spread)
             axes.xaxis.set_major_locator(MaxNLocator(4))
         axes.xaxis.set_major_formatter(lambda cost, _: unit(cost))
         axes.minorticks_off()
