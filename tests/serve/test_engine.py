@@ -43,16 +43,17 @@ def test_answers_equal_an_offline_run_of_the_same_batches(tmp_path: Path) -> Non
 
 
 def test_the_answer_comes_before_the_learning(tmp_path: Path) -> None:
-    with open_engine(tmp_path) as engine:
+    with open_engine(tmp_path, batch_size=32) as engine:
         may_learn = threading.Event()
         learn = engine.method._learn  # type: ignore[attr-defined]
 
-        def slowly(*arguments: Any) -> None:
+        def slowly(*arguments: Any) -> Any:
             assert may_learn.wait(timeout=120)
-            learn(*arguments)
+            return learn(*arguments)
 
         engine.method._learn = slowly  # type: ignore[attr-defined]
-        answer = engine.submit(samples(16, seed=0)).result(timeout=120)[0]
+        # As many as are learned from at once: fewer would wait for company, and the step be done.
+        answer = engine.submit(samples(32, seed=0)).result(timeout=120)[0]
         assert answer.version == engine.version == "1.0"
         may_learn.set()
         engine.run(lambda: None).result(timeout=120)

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -28,6 +28,7 @@ def slow_loss(logits: list[list[float]], answers: list[list[float]]) -> float:
     return total / max(len(logits), 1)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 10_000), st.integers(1, 7), st.integers(1, 5), st.floats(0.01, 200.0))
 def test_it_is_the_mean_divergence(seed: int, count: int, classes: int, scale: float) -> None:
     logits, answers = drawn(seed, count, classes, scale), drawn(seed + 1, count, classes, scale).softmax(dim=1)
@@ -35,6 +36,7 @@ def test_it_is_the_mean_divergence(seed: int, count: int, classes: int, scale: f
     assert float(agreement_loss(logits, answers)) == pytest.approx(expected, rel=1e-9, abs=1e-9)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 10_000), st.integers(1, 9), st.integers(2, 6), st.floats(0.3, 3.0))
 def test_answers_become_as_sure_as_asked_but_never_less_sure(
     seed: int, count: int, classes: int, temperature: float
