@@ -16,9 +16,9 @@ from driftgate.methods import gmm as module
 from driftgate.methods.gmm import GMM
 
 
-def make(*, pretrained: bool = True, backbone_norm: str = "running", **settings: Any) -> GMM:
+def make(*, backbone_norm: str = "running", **settings: Any) -> GMM:
     model = small_model()
-    model.spec = model.spec.model_copy(update={"backbone_norm": backbone_norm, "pretrained": pretrained})
+    model.spec = model.spec.model_copy(update={"backbone_norm": backbone_norm, "pretrained": True})
     method = driftgate.create("gmm", model, **settings)
     assert isinstance(method, GMM)
     return method

@@ -44,14 +44,14 @@ class PredictionsFile:
             self._append([COLUMNS])
             return
         with path.open(newline="", encoding="utf-8") as file:
-            head, *rows = list(csv.reader(file)) or [[]]
-        if tuple(head) != COLUMNS:
-            raise DriftgateError(
-                f"Expected the columns {', '.join(COLUMNS)} in {path} but it has others; name another file."
-            )
-        if not resume:
-            raise DriftgateError(f"Found {path}; give --resume to go on with it, or name another file.")
-        self.done = [row[0] for row in rows if len(row) == len(COLUMNS)]
+            rows = csv.reader(file)
+            if tuple(next(rows, ())) != COLUMNS:
+                raise DriftgateError(
+                    f"Expected the columns {', '.join(COLUMNS)} in {path} but it has others; name another file."
+                )
+            if not resume:
+                raise DriftgateError(f"Found {path}; give --resume to go on with it, or name another file.")
+            self.done = [row[0] for row in rows if len(row) == len(COLUMNS)]
 
     def __call__(self, step: Step) -> None:
         said, threshold = step.prediction, f"{step.prediction.thresholds.prediction:.6g}"
