@@ -122,6 +122,15 @@ def test_lengths_and_settings_that_differ_between_shifts_are_told(tmp_path: Path
     assert len(suite.main) == 3
 
 
+def test_a_setting_at_which_nothing_changed_makes_no_other_settings(tmp_path: Path) -> None:
+    """Records from before it existed stand beside those that have it."""
+    usual = record()["settings"]
+    newer = record(shift="PDA", settings={**usual, "agreement_weight": 0.0})
+    assert only(write_runs(tmp_path, [record(), newer])).warnings == []
+    again = record(shift="ODA", settings={**usual, "agreement_weight": 10.0})
+    assert only(write_runs(tmp_path, [again])).warnings == ["gmm has different settings under different shifts"]
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
