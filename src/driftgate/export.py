@@ -60,17 +60,20 @@ class EntropyJudge(nn.Module):
 
 
 class MixtureJudge(nn.Module):
-    """Softmax, and a novelty score of the mixture as it stands."""
+    """Softmax, and a novelty score of the mixture as it stands, which may have a say in the answer, its ``opinion``."""
 
     weights: Tensor
 
-    def __init__(self, reducer: nn.Linear, mixture: FrozenMixture, weights: Tensor, score: Score) -> None:
+    def __init__(
+        self, reducer: nn.Linear, mixture: FrozenMixture, weights: Tensor, score: Score, opinion: nn.Module | None
+    ) -> None:
         super().__init__()
-        self.reducer, self.mixture, self.score = reducer, mixture, score
+        self.reducer, self.mixture, self.score, self.opinion = reducer, mixture, score, opinion
         self.register_buffer("weights", weights.clone())
 
     def forward(self, features: Tensor, logits: Tensor) -> Judgement:
         reduced = self.reducer(features)
+        logits = logits if self.opinion is None else self.opinion(logits, reduced)
         view = MixtureView(reduced, self.mixture(reduced), self.mixture.means, self.weights)
         inputs = ScoreInputs(features, logits, view)
         return Judgement(logits.softmax(dim=1), self.score(inputs))

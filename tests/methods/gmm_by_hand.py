@@ -27,8 +27,6 @@ RULES = {
     "adapt_layers": "all",
     "covariance": "full",
     "floor_rule": "relative",
-    "novelty": "likelihood_entropy",
-    "gate": "tracking",
     "unknown_share": "auto",
     "tie_rule": "paper",
     "kl_form": "cross_entropy",
@@ -70,7 +68,8 @@ class GMMByHand:
     def step(self, images: Tensor, draw: Callable[[Tensor], Tensor]) -> Answer:
         """Predict the images, then perhaps learn from them and from another view of them, if there is one."""
         features, logits, reduced = self.forward(images)
-        answer = self.assess(features.detach(), self.pooled(logits.detach(), images), reduced.detach())
+        pooled = self.among_neighbors(features.detach(), self.pooled(logits.detach(), images))
+        answer = self.assess(features.detach(), pooled, reduced.detach())
         self.steps += 1
         sure = sum(label != UNLABELED for label in answer.pseudo_labels) / len(images)
         if (self.steps - 1) % round(1 / self.settings["teach_share"]) or sure < self.settings["min_sure"]:
@@ -131,6 +130,41 @@ class GMMByHand:
         products = logits.softmax(dim=1) ** (1 - share) * other.softmax(dim=1) ** share
         return (products / products.sum(dim=1, keepdim=True)).log() if share else logits
 
+    def among_neighbors(self, features: Tensor, logits: Tensor) -> Tensor:
+        """(N, C): logarithms of p^(1 - a) times the q^(a / 5) of the five others most in the same direction."""
+        share, answers = self.settings["neighbor_opinion"], logits.softmax(dim=1)
+        rows = []
+        for i, own in enumerate(answers):
+            apart = [row - features.mean(dim=0) for row in features]
+            cosines = [float(apart[i] @ other / apart[i].norm() / other.norm()) for other in apart]
+            nearest = sorted((j for j in range(len(apart)) if j != i), key=lambda j: -cosines[j])[:5]
+            product = own ** (1 - share)
+            for j in nearest:
+                product = product * answers[j] ** (share / 5)
+            rows.append((product / product.sum()).log())
+        return torch.stack(rows)
+
+    def directed(self, scores: Tensor, samples: np.ndarray) -> Tensor:
+        """(N, C): scores times the exponentials of tempered cosines, by the inverse of the mixture's whole covariance
+        with its mean variance added; a class of weight n counts n / (n + 5)."""
+        weights, means = self.mixture.weights, self.mixture.means
+        shares = weights / weights.sum()
+        center = shares @ means
+        spread = sum(
+            share * (covariance + np.outer(mean - center, mean - center))
+            for share, mean, covariance in zip(shares, means, self.mixture.covariances, strict=True)
+        )
+        inverse = np.linalg.inv(spread + np.trace(spread) / len(spread) * np.eye(len(spread)))
+        rows = []
+        for score, sample in zip(scores.tolist(), samples - center, strict=True):
+            odds = []
+            for own, mean, weight in zip(score, means - center, weights, strict=True):
+                length = math.sqrt((mean @ inverse @ mean) * (sample @ inverse @ sample + 1))
+                cosine = sample @ inverse @ mean / length * weight / (weight + 5)
+                odds.append(own * math.exp(cosine / 0.2) ** self.settings["third_opinion"])
+            rows.append([value / sum(odds) for value in odds])
+        return torch.tensor(rows, dtype=torch.float64)
+
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Features (N, D), logits (N, C) and reduced features (N, R)."""
         parts = self.parameters
@@ -165,9 +199,14 @@ class GMMByHand:
         for row in likelihood / chosen["likelihood_temperature"]:
             shares = np.exp(row - row.max()) / np.exp(row - row.max()).sum()
             novelty.append(sum(-share * math.log(share) for share in shares if share > 0) / math.log(len(row)))
+        scores = self.directed(scores, samples)
+        if chosen["novelty"] == "prediction_entropy":
+            novelty = [sum(-p * math.log(p) for p in row) / math.log(len(row)) for row in scores.tolist()]
         known, unknown = self.track(novelty)
-        prediction = max((known + unknown) / 2, chosen["certain_below"])
-        unknown = max(unknown, chosen["certain_below"])
+        prediction = (known + unknown) / 2
+        if chosen["gate"] == "level":
+            known, unknown, prediction = min(known, 0.5), max(unknown, 0.5), 0.5
+        prediction, unknown = max(prediction, chosen["certain_below"]), max(unknown, chosen["certain_below"])
         labels, pseudo_labels, self.doubts = [], [], []
         if chosen["answer"] != "classifier":
             shares = torch.from_numpy(likelihood / chosen["likelihood_temperature"]).softmax(dim=1)

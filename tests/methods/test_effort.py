@@ -58,8 +58,42 @@ def test_over_a_long_stream_the_share_is_kept_to_a_batch() -> None:
 
 
 def test_light_teaches_half_as_often_and_twice_as_much() -> None:
-    full, light = gmm().settings, gmm(effort="light").settings
-    assert light.teach_share * light.lr == full.teach_share * full.lr and light.teach_share == 0.5
+    full, light = gmm(adapt_layers="features"), gmm(adapt_layers="features", effort="light")
+    assert light.teach_share * light.settings.lr == full.teach_share * full.settings.lr and light.teach_share == 0.5
+
+
+@pytest.mark.parametrize(
+    ("pretrained", "backbone_norm", "settings", "share"),
+    [
+        (True, "running", {}, 0.0),
+        (True, "running", {"effort": "light"}, 0.0),
+        (True, None, {}, 0.0),  # until the first batch has told which statistics suit it
+        (True, "batch", {}, 1.0),
+        (True, "batch", {"effort": "light"}, 0.5),
+        (True, "batch", {"batch_norm": "running"}, 0.0),
+        (True, "running", {"batch_norm": "batch"}, 1.0),
+        (False, "running", {}, 1.0),
+        (False, "running", {"effort": "frozen"}, 0.0),
+        (True, "running", {"teach_share": 0.3}, 0.3),
+        (True, "running", {"adapt_layers": "norm"}, 1.0),
+        (True, "running", {"adapt_layers": "last", "effort": "light"}, 0.5),
+        (True, "running", {"preset": "paper"}, 1.0),
+    ],
+)
+def test_a_pretrained_network_that_keeps_its_statistics_is_left_as_it_is(
+    pretrained: bool, backbone_norm: str | None, settings: dict[str, Any], share: float
+) -> None:
+    model = small_model()
+    model.spec = model.spec.model_copy(update={"pretrained": pretrained, "backbone_norm": backbone_norm})
+    method = driftgate.create("gmm", model, **settings)
+    assert isinstance(method, GMM) and method.teach_share == share
+    before = weights_of(method)
+    for seed in range(2):
+        method.step(images_of(32, seed=seed))
+    if share == 0.0 and backbone_norm is not None:
+        assert not moved(method, before)
+    if share == 1.0:
+        assert moved(method, before)
 
 
 def test_an_effort_is_a_bundle_under_what_is_set_alone() -> None:
@@ -99,7 +133,9 @@ def test_frozen_changes_no_weight_and_keeps_no_optimiser_state(name: str) -> Non
 
 @pytest.mark.parametrize("name", LEARNING)
 def test_every_method_learns_at_light_on_every_second_batch(name: str) -> None:
-    method = driftgate.create(name, small_model(), effort="light", **EASY.get(name, {}))
+    model = small_model()
+    model.spec = model.spec.model_copy(update={"backbone_norm": "batch"})
+    method = driftgate.create(name, model, effort="light", **EASY.get(name, {}))
     changed = []
     for step in range(4):
         before = weights_of(method)
@@ -152,7 +188,7 @@ def test_few_samples_wait_also_where_nobody_learns() -> None:
 def test_the_second_view_is_as_large_as_asked_for() -> None:
     sides = {"full": [8, 8], "half": [8, 4], "none": [8]}
     for second_view, expected in sides.items():
-        method = gmm(second_view=second_view, batch_norm="batch", second_opinion=0.0)
+        method = gmm(second_view=second_view, batch_norm="batch", second_opinion=0.0, teach_share=1.0)
         shapes = forwards(method)
         method.step(images_of(32, seed=0))
         assert [shape[-1] for shape in shapes] == expected
@@ -168,7 +204,7 @@ def test_half_a_row_of_features_is_refused() -> None:
 @pytest.mark.parametrize("contrastive_weight", [0.0, 1.0])
 def test_apart_only_labelled_samples_go_backward(contrastive_weight: float) -> None:
     settings = {"backward": "apart", "second_view": "none", "veto_below": 0.0, "batch_norm": "running"}
-    method = gmm(**settings, contrastive_weight=contrastive_weight, second_opinion=0.0)
+    method = gmm(**settings, teach_share=1.0, contrastive_weight=contrastive_weight, second_opinion=0.0)
     shapes = forwards(method)
     labels = method.step(images_of(32, seed=0)).pseudo_labels
     count = int((labels != UNLABELED).sum())
@@ -177,7 +213,7 @@ def test_apart_only_labelled_samples_go_backward(contrastive_weight: float) -> N
 
 @pytest.mark.parametrize("name", ["gmm", "tent", "comet-f", "shot-o", "adacontrast"])
 def test_apart_gives_the_weights_of_together_where_statistics_run(name: str) -> None:
-    settings: dict[str, Any] = {"batch_norm": "running", "lr": 0.01, **EASY.get(name, {})}
+    settings: dict[str, Any] = {"batch_norm": "running", "teach_share": 1.0, "lr": 0.01, **EASY.get(name, {})}
     # Of the contrastive loss, samples without a label are the background, and apart they are no more than that.
     settings |= {"contrastive_weight": 0.0, "second_view": "none"} if name == "gmm" else {}
     methods = [driftgate.create(name, small_model(), **settings, backward=way) for way in ("together", "apart")]

@@ -19,7 +19,7 @@ from driftgate.methods.gmm import GMM
 def make(*, backbone_norm: str = "running", **settings: Any) -> GMM:
     model = small_model()
     model.spec = model.spec.model_copy(update={"backbone_norm": backbone_norm, "pretrained": True})
-    method = driftgate.create("gmm", model, **settings)
+    method = driftgate.create("gmm", model, **{"teach_share": 1.0, **settings})
     assert isinstance(method, GMM)
     return method
 

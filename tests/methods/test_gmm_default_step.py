@@ -48,6 +48,10 @@ FROZEN: dict[str, Any] = {
     "class_prior": 1.0,
     "likelihood_temperature": 1.0,
     "second_opinion": 0.0,
+    "neighbor_opinion": 0.0,
+    "third_opinion": 0.0,
+    "novelty": "likelihood_entropy",
+    "gate": "tracking",
     "veto_below": 0.2,
     "doubt_above": 0.5,
     "skip_unusual": True,
@@ -89,6 +93,10 @@ CHANGED: dict[str, Any] = {
     "class_prior": 0.5,
     "likelihood_temperature": 4.0,
     "second_opinion": 0.25,
+    "neighbor_opinion": 0.6,
+    "third_opinion": 0.7,
+    "novelty": "prediction_entropy",
+    "gate": "level",
     "veto_below": 0.9,
     "doubt_above": 0.9,
     "p_reject": 0.5,
@@ -253,6 +261,17 @@ def test_by_the_source_s_statistics_the_batch_s_are_the_second_opinion() -> None
     assert_same(found, by_hand(settings))
     with pytest.raises(AssertionError):
         assert_same(found, by_hand({**settings, "second_opinion": 0.25}))
+
+
+def test_all_opinions_and_the_level_together_do_as_by_hand() -> None:
+    """As a pretrained network whose classifier stays is answered by default."""
+    opinions = ("second_opinion", "neighbor_opinion", "third_opinion", "novelty", "gate")
+    settings = {**FROZEN, **{name: CHANGED[name] for name in opinions}}
+    found = by_method(settings)
+    assert_same(found, by_hand(settings))
+    for name in opinions[:3]:
+        with pytest.raises(AssertionError):
+            assert_same(found, by_hand({**settings, name: FROZEN[name]}))
 
 
 @pytest.mark.parametrize("setting", UNUSED)

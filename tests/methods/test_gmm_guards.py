@@ -126,7 +126,8 @@ def test_the_shift_of_a_batch_by_hand() -> None:
 
 
 def test_the_source_classifier_vetoes_labels_it_does_not_believe() -> None:
-    free, strict = make(veto_below=0.0), make(veto_below=0.9)
+    alone = {"neighbor_opinion": 0.0, "third_opinion": 0.0, "teach_share": 1.0}
+    free, strict = (make(veto_below=below, **alone) for below in (0.0, 0.9))
     free_labels, labels = (method.step(images_of(32, 0)).pseudo_labels for method in (free, strict))
     assert (free_labels >= 0).any() and (labels >= 0).sum() < (free_labels >= 0).sum()
     changed = free_labels != labels
@@ -162,7 +163,8 @@ def test_an_unusual_batch_is_predicted_and_changes_nothing_but_a_counter() -> No
 
 
 def test_few_samples_are_answered_at_once_and_learned_from_together() -> None:
-    method, together = (make(min_batch=16, batch_norm="batch") for _ in range(2))
+    alone = {"neighbor_opinion": 0.0, "third_opinion": 0.0}
+    method, together = (make(min_batch=16, batch_norm="batch", **alone) for _ in range(2))
     images = images_of(16, 3)
     source = driftgate.create("source-only", small_model())
     before = weights_of(method)

@@ -21,7 +21,8 @@ from driftgate.novelty.scores import SCORES, entropy, posterior
 
 
 def make(**settings: object) -> GMM:
-    enough = {} if "preset" in settings else {"min_batch": 16}  # what most batches here have
+    # What most batches here have, and are to teach, whatever statistics they are normalised by.
+    enough = {} if "preset" in settings else {"min_batch": 16, "teach_share": 1.0}
     method = driftgate.create("gmm", small_model(), **{**enough, **settings})
     assert isinstance(method, GMM)
     return method
@@ -81,7 +82,7 @@ def test_second_step_uses_the_first_one_s_gradient() -> None:
 
 def test_released_preset_never_moves_the_reducer_and_the_default_does() -> None:
     for preset, moves in (("released", False), (None, True), ("paper", True)):
-        method = make(preset=preset, lr=1e-4)
+        method = make(preset=preset, lr=1e-4, teach_share=1.0)
         before = method.reducer.weight.detach().clone()
         for seed in range(3):
             method.step(images_of(32, seed))
@@ -310,7 +311,7 @@ def test_settings_are_finite_and_the_model_is_ours() -> None:
 )
 def test_a_classifier_that_stays_as_it_came_says_what_is_new(settings: dict[str, Any], score: str) -> None:
     """Of a pretrained network the head stays; whoever teaches it asks the mixture, as the paper does."""
-    alone: dict[str, Any] = {"second_opinion": 0.0, **settings}
+    alone: dict[str, Any] = {"second_opinion": 0.0, "neighbor_opinion": 0.0, "third_opinion": 0.0, **settings}
     method = driftgate.create("gmm", small_model(), **alone)
     asked = driftgate.create("gmm", small_model(), **{**alone, "novelty": score})
     for seed in range(3):
@@ -325,8 +326,9 @@ def test_a_classifier_that_stays_as_it_came_says_what_is_new(settings: dict[str,
     [
         ({}, 0.5),
         ({"adapt_layers": "all"}, 0.01),
-        ({"novelty": "prediction_entropy"}, 0.01),
-        ({"certain_below": 0.2}, 0.2),
+        ({"novelty": "prediction_entropy"}, 0.5),
+        ({"novelty": "prediction_entropy", "adapt_layers": "all"}, 0.01),
+        ({"certain_below": 0.2, "gate": "tracking"}, 0.2),
         ({"adapt_layers": "all", "certain_below": 0.2}, 0.2),
         ({"preset": "paper"}, 0.0),
     ],

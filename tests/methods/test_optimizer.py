@@ -36,7 +36,7 @@ def test_adam_steps_are_those_of_torch(optimizer: str) -> None:
 
 @pytest.mark.parametrize("name", ["gmm", "tent", "owttt", "gmm-comet"])
 def test_adam_resumes_bit_for_bit(name: str, tmp_path: Path) -> None:
-    settings = {"optimizer": "adamw", "weight_decay": 0.01}
+    settings = {"optimizer": "adamw", "weight_decay": 0.01, "teach_share": 1.0}
     whole, first = (driftgate.create(name, small_model(), **settings) for _ in range(2))
     for seed in range(3):
         whole.step(images_of(16, seed))

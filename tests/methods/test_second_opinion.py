@@ -19,7 +19,9 @@ from driftgate.models.source_model import ModelOutput
 
 
 def make(model: SourceModel | None = None, **settings: Any) -> GMM:
-    method = driftgate.create("gmm", model or small_model(), **settings)
+    """The other opinions are silent unless they are asked for."""
+    alone = {"neighbor_opinion": 0.0, "third_opinion": 0.0, **settings}
+    method = driftgate.create("gmm", model or small_model(), **alone)
     assert isinstance(method, GMM)
     return method
 

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from driftgate.novelty.gate import (
+    LEVEL,
     FrozenGate,
+    LevelGate,
     MixtureGate,
     TieRule,
     TrackingGate,
@@ -25,7 +27,7 @@ from driftgate.novelty.gate import (
 )
 from driftgate.types import UNKNOWN, UNLABELED, DriftgateError, Thresholds
 
-KINDS = ("frozen", "tracking", "mixture")
+KINDS = ("frozen", "tracking", "level", "mixture")
 
 
 def scores(count: int, seed: int) -> torch.Tensor:
@@ -61,6 +63,17 @@ def test_who_lies_on_a_threshold_is_the_rule_s_to_say(rule: TieRule, labels: lis
     novelty, classes = torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0]), torch.tensor([3, 1, 4, 1, 5])
     assert pseudo_label(classes, novelty, Thresholds(0.25, 0.75, 0.5), rule).tolist() == labels
     assert predict_label(classes, novelty, Thresholds(0.25, 0.75, 0.5), rule).tolist() == predictions
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, 0.4), (0.6, 1.0), (0.2, 0.9)])
+def test_level_gate_predicts_at_its_level_and_teaches_by_quantiles_on_the_right_side_of_it(
+    low: float, high: float
+) -> None:
+    level, tracking = LevelGate(0.25, 4), TrackingGate(0.25, 4)
+    for seed in range(6):
+        novelty = low + (high - low) * scores(50, seed)
+        one, two = level.update(novelty), tracking.update(novelty)
+        assert one == Thresholds(min(two.known, LEVEL), max(two.unknown, LEVEL), LEVEL)
 
 
 def test_certain_samples_are_spared() -> None:

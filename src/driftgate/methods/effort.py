@@ -69,11 +69,12 @@ def answer_scores(answer: Answer, logits: Tensor, log_likelihood: Tensor) -> Ten
     return mixture if answer == "mixture" else (scores + mixture) / 2.0
 
 
-def differences(*, by_batch: bool, answer: Answer, pooled: bool) -> str:
+def differences(*, by_batch: bool, answer: Answer, second: bool, neighbors: bool) -> str:
     """What an exported file does otherwise than the mixture's methods."""
     said = [BEFORE_BATCH]
     said += [BY_RUNNING] if by_batch else []
-    said += ["without a second opinion by the other statistics of batch norm"] if pooled else []
+    said += ["without a second opinion by the other statistics of batch norm"] if second else []
+    said += ["without the answers for a sample's neighbours in its batch"] if neighbors else []
     said += [] if answer == "classifier" else ["it takes the class of the classifier alone"]
     return "; ".join(said)
 
@@ -84,7 +85,8 @@ class EffortSettings(MethodSettings):
     Attributes:
         effort: ``full``; ``light``, most of the gain for about twice an inference; ``frozen``, no gradient at all: one
             forward pass. A bundle of the settings below; what is set by itself wins over it.
-        teach_share: at most this share of the batches teaches, evenly spread; the others are predicted. 0 for none.
+        teach_share: at most this share of the batches teaches, evenly spread; the others are predicted. 0 for none. By
+            default all; ``gmm`` has a rule of its own.
         backward: ``together`` keeps the activations of the whole batch; ``apart`` predicts without and lets only the
             samples that the loss moves go forward again, in pieces, and backward; see ``driftgate.models.apart``.
         backward_share: at most this share of a batch's samples goes backward, those the loss moves most (``apart``).
@@ -96,7 +98,7 @@ class EffortSettings(MethodSettings):
         "frozen": {"teach_share": 0.0},
     }
     effort: Effort = "full"
-    teach_share: float = Field(default=1.0, ge=0.0, le=1.0)
+    teach_share: float | None = Field(default=None, ge=0.0, le=1.0)
     backward: Backward = "together"
     backward_share: float = Field(default=1.0, gt=0.0, le=1.0)
 

@@ -27,10 +27,12 @@ from driftgate.memory.gmm import TOO_LARGE
 from driftgate.methods.base import MethodSettings, taught_nothing
 from driftgate.methods.consent import Consent
 from driftgate.methods.effort import LabelledView, answer_scores, at_half, check_second_view, differences, sure_enough
-from driftgate.methods.gmm_settings import PAPER, RELEASED, SOURCE_THRESHOLD, GMMSettings
+from driftgate.methods.gmm_settings import PAPER, RELEASED, GMMSettings
 from driftgate.methods.gradient import GradientMethod, largest
 from driftgate.methods.look import Look
+from driftgate.methods.neighbor_opinion import pool_neighbors
 from driftgate.methods.second_opinion import SecondOpinion, opinion_share
+from driftgate.methods.third_opinion import ThirdOpinion, pool_third
 from driftgate.models.apart import ApartPasses
 from driftgate.models.normalization import (
     batch_is_steadier,
@@ -43,11 +45,10 @@ from driftgate.models.normalization import (
 from driftgate.models.passes import Passes
 from driftgate.models.source_model import ModelOutput, SourceModel
 from driftgate.novelty.calm import CalmPast, mixture_shift
-from driftgate.novelty.gate import TIES, Gate, make_gate, predict_label, pseudo_label, spare_certain
+from driftgate.novelty.gate import LEVEL, TIES, Gate, LevelGate, predict_label, pseudo_label, spare_certain
 from driftgate.novelty.need import follow_doubt, need
 from driftgate.novelty.rejection import entropy_prediction
 from driftgate.novelty.scores import SCORES_FROM_ZERO, MixtureView, ScoreInputs, entropy, get_score
-from driftgate.novelty.share import ShareGate, share_bounds
 from driftgate.rng import seeded
 from driftgate.state import exact
 from driftgate.types import UNLABELED, DriftgateError, Prediction, Thresholds
@@ -79,42 +80,31 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
         chosen = self.settings
         check_second_view(chosen.second_view, model.spec)
         head_learns = any(parameter.requires_grad for parameter in model.head.parameters())
+        share = opinion_share(chosen.second_opinion, model)
+        # A classifier that learns the mixture's labels says what the mixture says: it would be asked twice.
+        stays = model.spec.pretrained and not head_learns
+        self.neighbor_share, self.third_weight = chosen.further_opinions(classifier_stays=stays)
         novelty, certain_below = chosen.novelty_score(head_learns=head_learns)
-        self._score, from_zero = get_score(novelty), novelty in SCORES_FROM_ZERO
-        self._certain_below = certain_below if from_zero else -math.inf
-        self.mixture = StreamingGMM(
-            model.num_classes,
-            self.reducer.out_features,
-            chosen.decay,
-            covariance=chosen.covariance,
-            mean_shift=chosen.mean_shift,
-            floor=chosen.covariance_floor,
-            floor_rule=chosen.floor_rule,
-            shrinkage=chosen.covariance_shrinkage,
-        )
-        self.gate: Gate = (
-            make_gate(
-                chosen.gate,
-                chosen.p_reject,
-                chosen.init_batches,
-                quantile_rule=chosen.quantile_rule,
-                window=chosen.gate_window,
-                refit_every=chosen.refit_every,
-                log_scale=from_zero,
-            )
-            if chosen.unknown_share == "auto"
-            else ShareGate(share_bounds(chosen.unknown_share), chosen.p_reject, window=chosen.gate_window)
-        )
+        self._score = get_score(novelty)
+        self._certain_below = certain_below if novelty in SCORES_FROM_ZERO else -math.inf
+        self.mixture = chosen.make_mixture(model.num_classes, self.reducer.out_features)
+        self.gate: Gate = chosen.make_gate(novelty, third_opinion=self.third_weight > 0)
         self.calm = CalmPast()
         self.by_batch = self._statistics_by_training()
         self.consent = Consent(
             model.head, veto_below=chosen.veto_below, doubt_above=chosen.doubt_above, learns=head_learns
         )
-        share = opinion_share(chosen.second_opinion, model)
         self.second_opinion = SecondOpinion(model, share, keeps_source=self.by_batch != 0)
-        # For those who are answered by the first opinion alone, few samples and an exported network: it doubts less.
-        self.gate_alone: Gate | None = self.gate.clone() if share > 0 else None
+        # For few samples and an exported network, who are answered without second opinion and neighbours: they doubt
+        # less. A level holds for whoever is asked.
+        apart = max(share, self.neighbor_share) > 0 and not isinstance(self.gate, LevelGate)
+        self.gate_alone: Gate | None = self.gate.clone() if apart else None
         self.keep(waiting=torch.zeros(0, *model.spec.shape), doubt=torch.zeros(2))
+
+    @property
+    def teach_share(self) -> float:
+        """By default none of a pretrained network that keeps its statistics: nothing holds its features in place."""
+        return self.settings.share_that_teaches(stays=self.model.spec.pretrained and self.by_batch != 1)
 
     def build_networks(self) -> None:
         size = self.model.spec.feature_dim
@@ -148,14 +138,18 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
             raise DriftgateError(
                 f"Expected a method that has seen a batch but {self.name!r} has an empty mixture; let it see one first."
             )
+        third = ThirdOpinion.of(self.mixture, self.third_weight)
         mixture = FrozenMixture(self.mixture, chosen.class_prior, chosen.likelihood_temperature)
         return Frozen(
             self.model,
-            MixtureJudge(self.reducer, mixture, self.mixture.weights, self._score),
+            MixtureJudge(self.reducer, mixture, self.mixture.weights, self._score, third),
             spare_certain((self.gate_alone or self.gate).thresholds, self._certain_below).prediction,
             inclusive=TIES[chosen.tie_rule].prediction,
             approximation=differences(
-                by_batch=bool(self.by_batch), answer=chosen.answer, pooled=self.second_opinion.share > 0
+                by_batch=bool(self.by_batch),
+                answer=chosen.answer,
+                second=self.second_opinion.share > 0,
+                neighbors=self.neighbor_share > 0,
             ),
         )
 
@@ -232,8 +226,9 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
         output, reduced = self._view(self._passes(follow=False), images)
         self._check_finite(*output, reduced)
         if not bool((self.mixture.weights > 0).any()):
-            return entropy_prediction(output.logits, SOURCE_THRESHOLD)
+            return entropy_prediction(output.logits, LEVEL)
         evaluation = self._tempered(self.mixture.evaluate(reduced, prior=self.settings.class_prior))
+        output = pool_third(output, reduced, ThirdOpinion.of(self.mixture, self.third_weight))
         novelty = self._novelty(output, reduced, self.mixture, evaluation)
         gate = self.gate_alone or self.gate
         prediction = self._judge(output, evaluation, novelty, gate, gate.thresholds)
@@ -276,10 +271,12 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
         All that the host must know of it comes in one read: whether the outputs are finite, those ``beside`` included,
         and the mixture sound, the thresholds, and, with a ``shift``, whether the batch is usual.
         """
-        pooled = self.second_opinion.pool(output, other)
+        pooled = pool_neighbors(self.second_opinion.pool(output, other), self.neighbor_share)
         scores = pooled.logits.detach().softmax(dim=1)
         mixture, height = self.mixture.clone(), largest(*output, reduced, *beside)
-        sound = mixture.update_unseen(reduced, scores)
+        # Before the third opinion, which must not feed on itself.
+        sound, third = mixture.update_unseen(reduced, scores), ThirdOpinion.of(mixture, self.third_weight)
+        pooled, alone = pool_third(pooled, reduced, third), pool_third(output, reduced, third)
         for retry in (False, True):
             gate, calm, gate_alone = self.gate.clone(), self.calm.clone(), self.gate_alone and self.gate_alone.clone()
             evaluation, failed = mixture.evaluate_unseen(reduced, prior=self.settings.class_prior, retry=retry)
@@ -287,7 +284,7 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
             novelty = self._novelty(pooled, reduced, mixture, evaluation)
             gate.take_in(novelty)
             if gate_alone is not None:
-                gate_alone.take_in(self._novelty(output, reduced, mixture, evaluation))
+                gate_alone.take_in(self._novelty(alone, reduced, mixture, evaluation))
             usual = torch.ones_like(sound)
             if self.settings.skip_unusual and shift is not None:
                 usual = calm.take_in(evaluation.log_likelihood, scores, output.features, shift)

@@ -39,8 +39,8 @@ class GMMCOMETSettings(GMMSettings):
         source_batch_norm: statistics the source model's copy normalises by: its ``running`` ones, or those of each
             ``batch``, as the training library of the released code has it.
 
-    What keeps ``gmm`` from harm is left to teacher and source model: ``second_opinion``, ``agreement_weight``,
-    ``skip_unusual`` and ``min_batch`` stay off.
+    What keeps ``gmm`` from harm is left to teacher and source model: ``second_opinion``,
+    ``neighbor_opinion``, ``third_opinion``, ``agreement_weight``, ``skip_unusual`` and ``min_batch`` stay off.
     """
 
     adapt_layers: str = "all"
@@ -49,11 +49,13 @@ class GMMCOMETSettings(GMMSettings):
     veto_below: float = Field(default=0.0, ge=0.0, lt=1.0)
     doubt_above: float = Field(default=0.0, ge=0.0, lt=1.0)
     second_opinion: Literal[0] = 0
+    neighbor_opinion: Literal[0] = 0
+    third_opinion: Literal[0] = 0
     agreement_weight: Literal[0] = 0
     skip_unusual: Literal[False] = False
     min_batch: Literal[1] = 1
     novelty: str = "likelihood_entropy"
-    gate: GateKind = "frozen"
+    gate: Literal["auto"] | GateKind = "frozen"
     p_reject: float = Field(default=0.65, ge=0.0, lt=1.0)
     init_batches: int = Field(default=50, ge=1)
     mean_term: MeanTerm = "classes"

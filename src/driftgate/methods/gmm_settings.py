@@ -7,25 +7,24 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from driftgate.losses import KLForm, MeanTerm, Reduction
-from driftgate.memory import CovarianceForm
+from driftgate.memory import CovarianceForm, StreamingGMM
 from driftgate.memory.gmm import FloorRule
 from driftgate.methods.effort import Answer, SecondView
 from driftgate.methods.gradient import GradientSettings
-from driftgate.novelty.gate import GateKind, QuantileRule, TieRule
-from driftgate.novelty.share import UnknownShare
+from driftgate.methods.neighbor_opinion import SHARE
+from driftgate.methods.third_opinion import WEIGHT
+from driftgate.novelty.gate import LEVEL, Gate, GateKind, QuantileRule, TieRule, make_gate
+from driftgate.novelty.scores import SCORES_FROM_ZERO
+from driftgate.novelty.share import ShareGate, UnknownShare, share_bounds
 
 EFFORTS: dict[str, dict[str, Any]] = {
     "full": {},
     # Every second batch teaches, twice as much.
-    "light": {"teach_share": 0.5, "lr": 0.002, "backward": "apart", "second_view": "none", "second_opinion": 0.0},
+    "light": {"lr": 0.002, "backward": "apart", "second_view": "none", "second_opinion": 0.0},
     # Without learning nothing pulls the stream's statistics back to what the classifier knows.
     "frozen": {"teach_share": 0.0, "batch_norm": "running", "answer": "both", "second_opinion": 0.0},
 }
 """What each effort sets; docs/performance.md has what they cost and what they gain."""
-
-
-SOURCE_THRESHOLD = 0.5
-"""Of the prediction's entropy: above it source-only rejects."""
 
 CERTAIN_LIKELIHOOD = 0.01
 """Of the other scores in [0, 1]: below it no sample is unknown."""
@@ -49,7 +48,9 @@ class GMMSettings(GradientSettings):
         novelty: name of the novelty score. ``auto`` is the paper's ``likelihood_entropy`` where the classifier learns,
             and ``prediction_entropy`` where it stays as it came: one that is not taught by its own labels judges them
             better than a mixture of few samples a class.
-        gate: ``frozen`` (the paper's), ``tracking`` or ``mixture``; see ``driftgate.novelty.gate``.
+        gate: ``frozen`` (the paper's), ``tracking``, ``level`` or ``mixture``; see ``driftgate.novelty.gate``. ``auto``
+            is ``level`` where the classifier's doubt is what is new and a third opinion has made it worth one, else
+            ``tracking``.
         unknown_share: ``auto``; the share of the stream that is unknown, where it is known (0: nothing is rejected and
             nobody is taught to be unknown); or bounds (low, high) of it. Anything but ``auto`` takes the place of the
             gate; see ``driftgate.novelty.share``.
@@ -73,11 +74,20 @@ class GMMSettings(GradientSettings):
             gains and where it loses.
         adapt_layers, backbone_lr_scale: by default what the model knows of itself decides: a pretrained backbone learns
             at a tenth of the rate under a head that stays, a network trained from scratch as a whole.
+        teach_share: at most this share of the batches teaches, 0 for none. By default all (``light``: half); but of a
+            pretrained network that keeps the statistics of its training none, unless ``adapt_layers`` names what shall
+            learn: nothing holds mean and spread of its features in place, and on long streams it is carried away.
         batch_norm: ``auto`` normalises as the backbone was trained; where that is not known, by the batch if a network
             trained from scratch, else by those that keep the answers of the first batch steadier between two views.
         second_opinion: share that the other statistics of batch norm have in the answer to a batch, and in who teaches
             what; see ``driftgate.methods.second_opinion``. By default a quarter for a pretrained network with batch
             norm, nothing for others. It costs a forward pass.
+        neighbor_opinion: share that the answers for the samples of the batch most like it have in the answer for one;
+            see ``driftgate.methods.neighbor_opinion``. By default 0.3 for a pretrained network whose classifier stays
+            as it came, nothing for others. It costs next to nothing.
+        third_opinion: weight of what the mixture says by directions, in the logarithms of the answer; see
+            ``driftgate.methods.third_opinion``. By default 1 for a pretrained network whose classifier stays as it
+            came, nothing for others. It costs next to nothing, too.
         veto_below: a class label is dropped where the classifier as it came gives the class no more than this
             probability, or an unknown class may take over the slot of one the network cannot recognise; 0 for never.
         doubt_above: a sample is taught to be unknown only where the classifier as it came is in doubt too, the
@@ -99,6 +109,8 @@ class GMMSettings(GradientSettings):
     adapt_layers: str = "auto"
     batch_norm: Literal["auto", "batch", "running"] = "auto"  # type: ignore[assignment]
     second_opinion: float | None = Field(default=None, ge=0.0, le=1.0)
+    neighbor_opinion: float | None = Field(default=None, ge=0.0, le=1.0)
+    third_opinion: float | None = Field(default=None, ge=0.0, le=10.0)
     veto_below: float = Field(default=0.2, ge=0.0, lt=1.0)
     doubt_above: float = Field(default=0.5, ge=0.0, lt=1.0)
     skip_unusual: bool = True
@@ -114,7 +126,7 @@ class GMMSettings(GradientSettings):
     class_prior: float = Field(default=1.0, ge=0.0, le=1.0)
     likelihood_temperature: float = Field(default=1.0, gt=0.0)
     novelty: str = "auto"
-    gate: GateKind = "tracking"
+    gate: Literal["auto"] | GateKind = "auto"
     unknown_share: UnknownShare = "auto"
     p_reject: float = Field(default=0.25, ge=0.0, lt=1.0)
     init_batches: int = Field(default=30, ge=1)
@@ -136,12 +148,53 @@ class GMMSettings(GradientSettings):
     def novelty_score(self, *, head_learns: bool) -> tuple[str, float]:
         """The name of the novelty score, and where on it nobody is unknown: what was asked for, or else what the
         defaults stand for."""
-        by_classifier = self.novelty == "auto" and not head_learns
-        by_training = "prediction_entropy" if by_classifier else "likelihood_entropy"
-        certain = SOURCE_THRESHOLD if by_classifier else CERTAIN_LIKELIHOOD
+        by_training = "likelihood_entropy" if head_learns else "prediction_entropy"
+        name = by_training if self.novelty == "auto" else self.novelty
+        certain = LEVEL if name == "prediction_entropy" and not head_learns else CERTAIN_LIKELIHOOD
+        return name, certain if self.certain_below is None else self.certain_below
+
+    def further_opinions(self, *, classifier_stays: bool) -> tuple[float, float]:
+        """Share of the neighbours and weight of the third opinion: what was asked for, or else the defaults."""
+        neighbors, third = (SHARE, WEIGHT) if classifier_stays else (0.0, 0.0)
         return (
-            by_training if self.novelty == "auto" else self.novelty,
-            certain if self.certain_below is None else self.certain_below,
+            neighbors if self.neighbor_opinion is None else self.neighbor_opinion,
+            third if self.third_opinion is None else self.third_opinion,
+        )
+
+    def share_that_teaches(self, *, stays: bool) -> float:
+        """Of the batches: what was asked for, or else none where nobody named what shall learn of a network that had
+        better stay, and else all or, for ``light``, half."""
+        if self.teach_share is not None:
+            return self.teach_share
+        if stays and self.adapt_layers == "auto":
+            return 0.0
+        return 0.5 if self.effort == "light" else 1.0
+
+    def make_mixture(self, num_classes: int, dim: int) -> StreamingGMM:
+        return StreamingGMM(
+            num_classes,
+            dim,
+            self.decay,
+            covariance=self.covariance,
+            mean_shift=self.mean_shift,
+            floor=self.covariance_floor,
+            floor_rule=self.floor_rule,
+            shrinkage=self.covariance_shrinkage,
+        )
+
+    def make_gate(self, novelty: str, *, third_opinion: bool) -> Gate:
+        """The gate that was asked for, or else what the defaults stand for, on the axis of a novelty score."""
+        if self.unknown_share != "auto":
+            return ShareGate(share_bounds(self.unknown_share), self.p_reject, window=self.gate_window)
+        by_default: GateKind = "level" if third_opinion and novelty == "prediction_entropy" else "tracking"
+        return make_gate(
+            by_default if self.gate == "auto" else self.gate,
+            self.p_reject,
+            self.init_batches,
+            quantile_rule=self.quantile_rule,
+            window=self.gate_window,
+            refit_every=self.refit_every,
+            log_scale=novelty in SCORES_FROM_ZERO,
         )
 
 
@@ -150,6 +203,8 @@ PAPER: dict[str, Any] = {
     "adapt_layers": "all",
     "batch_norm": "batch",
     "second_opinion": 0.0,
+    "neighbor_opinion": 0.0,
+    "third_opinion": 0.0,
     "veto_below": 0.0,
     "doubt_above": 0.0,
     "skip_unusual": False,

@@ -94,8 +94,13 @@ class GradientMethod(Method):
         self.optimizer = self._build_optimizer()
         self.scale = LossScale() if self.settings.precision == "float16" else None
 
+    @property
+    def teach_share(self) -> float:
+        """At most this share of the batches teaches: what was asked for, or else all."""
+        return 1.0 if self.settings.teach_share is None else self.settings.teach_share
+
     def _teaches(self, learn: bool) -> bool:
-        return learn and is_due(self.steps, self.settings.teach_share)
+        return learn and is_due(self.steps, self.teach_share)
 
     def build_networks(self) -> None:
         """Make networks of the method's own, as attributes; runs once, with the method's own random numbers."""

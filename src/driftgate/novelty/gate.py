@@ -182,6 +182,23 @@ class TrackingGate(Gate):
         return with_middle(self.quantiles)
 
 
+class LevelGate(TrackingGate):
+    """A fixed level of a score that is no matter of ranks: who lies above is predicted as unknown, be it nobody or all.
+
+    Who teaches follows the quantiles as before, but nobody above the level is taught a class and nobody below it to be
+    unknown.
+    """
+
+    @property
+    def cuts(self) -> Tensor:
+        known, unknown = self.quantiles.clamp(max=LEVEL)[0], self.quantiles.clamp(min=LEVEL)[1]
+        return torch.stack([known, unknown, torch.full_like(known, LEVEL)])
+
+
+LEVEL = 0.5
+"""Of a normalised entropy: above it source-only rejects."""
+
+
 class MixtureGate(Gate):
     """A two-component Gaussian mixture over the recent scores; the component of higher novelty is the unknown one.
 
@@ -298,7 +315,7 @@ def crossing_share(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> floa
     return float((axis < between[int(unknown.argmax())]).mean())
 
 
-GateKind = Literal["frozen", "tracking", "mixture"]
+GateKind = Literal["frozen", "tracking", "level", "mixture"]
 
 
 def make_gate(
@@ -316,4 +333,6 @@ def make_gate(
         return FrozenGate(p_reject, init_batches, quantile_rule)
     if kind == "tracking":
         return TrackingGate(p_reject, init_batches)
+    if kind == "level":
+        return LevelGate(p_reject, init_batches)
     return MixtureGate(p_reject, window=window, refit_every=refit_every, log_scale=log_scale)

@@ -236,7 +236,7 @@ def measure_efforts(
     ``rounds`` grow to whole turns of the batches that teach.
     """
     efforts = effort_settings(method, preset, settings or {})
-    shares = [float(getattr(chosen, "teach_share", 1.0)) for chosen in efforts.values()]
+    shares = [float(getattr(chosen, "teach_share", None) or 1.0) for chosen in efforts.values()]
     turn = math.lcm(*(round(1 / share) for share in shares if share > 0))
     precision = {"precision": next(iter(efforts.values())).precision}
     builders: dict[str, Builder] = {INFERENCE: partial(method_stepper, name="source-only", settings=precision)}
