@@ -54,7 +54,7 @@ def test_two_steps_with_every_preset(fresh, preset):
     model.load_state_dict(state)
     before = [value.clone() for value in model.parameters()]
     # Thresholds are known after one batch, so that the second step learns from both kinds of pseudo-labels.
-    method = create("gmm", model, preset=preset, init_batches=1, min_batch=1)
+    method = create("gmm", model, preset=preset, init_batches=1, min_batch=1, teach_share=1.0)
     generator = torch.Generator().manual_seed(0)
     for _ in range(2):
         out = method.step(torch.rand(3, 3, 224, 224, generator=generator))

@@ -54,7 +54,7 @@ def test_a_compiler_that_fails_is_left_out(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(model.backbone, "compile", Compiler(model, fails=True).compile)
     trial = compile_if_faster(model, 8)
     assert trial.compiled_seconds is None and not trial.used and "no compiler found" in trial.reason
-    plain, tried = driftgate.create("gmm", small_model()), driftgate.create("gmm", model)
+    plain, tried = (driftgate.create("gmm", one, teach_share=1.0, min_batch=8) for one in (small_model(), model))
     for seed in range(2):
         plain.step(images_of(8, seed))
         tried.step(images_of(8, seed))

@@ -191,7 +191,7 @@ def test_frozen_layers_before_the_first_that_learns_keep_no_activations(mode: Me
 @pytest.mark.parametrize("mode", ["balanced", "low"])
 def test_twenty_steps_of_the_method_are_the_same_in_every_mode(mode: str) -> None:
     def run(memory: str) -> dict[str, Tensor]:
-        method = driftgate.create("gmm", residual_model(), memory=memory, lr=0.01)
+        method = driftgate.create("gmm", residual_model(), memory=memory, lr=0.01, teach_share=1.0)
         for seed in range(20):
             method.step(images_of(16, seed))
         return method.model.state_dict()

@@ -199,7 +199,7 @@ def test_one_piece_after_another_is_computed_again() -> None:
 
 
 def test_prediction_and_step_agree_to_the_last_bit_and_the_export_is_not_cut(tmp_path: Path) -> None:
-    method = driftgate.create("gmm", build("vit"), piece_size=3, min_batch=1)
+    method = driftgate.create("gmm", build("vit"), piece_size=3, min_batch=1, teach_share=1.0)
     method.step(images_of(16, 0))
     predicted, stepped = method.predict(images_of(16, 1)), method.step(images_of(16, 1))
     assert torch.equal(predicted.scores, stepped.scores) and torch.equal(predicted.novelty, stepped.novelty)

@@ -89,7 +89,7 @@ def test_the_network_comes_back_adapted_and_as_it_came(name: str) -> None:
     names, before = list(network.state_dict()), {key: value.clone() for key, value in network.state_dict().items()}
     model = driftgate.wrap(network, **case.told)
     add_statistics(model)
-    method = driftgate.create(name, model, lr=0.05)
+    method = driftgate.create(name, model, lr=0.05, teach_share=1.0)
     for seed in range(4):
         method.step(batch_of(model, 8, seed))
     back = method.network()
@@ -126,7 +126,8 @@ def test_parts_of_the_network_are_told_apart() -> None:
 @pytest.mark.parametrize("network", ["nested", "attention"])
 def test_memory_modes_learn_the_same(network: str, name: str) -> None:
     case = CASES[network]
-    methods = [driftgate.create(name, wrapped(case), lr=0.05, memory=mode) for mode in ("fast", "balanced", "low")]
+    always = {"lr": 0.05, "teach_share": 1.0}
+    methods = [driftgate.create(name, wrapped(case), **always, memory=mode) for mode in ("fast", "balanced", "low")]
     model = methods[0].model
     assert len(repeated_blocks(model.trunk, apart=model.head)) == 2
     for seed in range(5):
@@ -155,7 +156,7 @@ def test_the_block_that_holds_the_head_is_kept_open() -> None:
 @pytest.mark.parametrize("name", ["gmm", "gmm-comet", "adacontrast", "owttt"])
 def test_stopped_and_resumed_equals_uninterrupted(tmp_path: Path, name: str, form: str) -> None:
     case = CASES["timm"]
-    whole, first = (driftgate.create(name, wrapped(case), seed=1) for _ in range(2))
+    whole, first = (driftgate.create(name, wrapped(case), seed=1, teach_share=1.0) for _ in range(2))
     for seed in range(2):
         whole.step(batch_of(whole.model, 8, seed))
         first.step(batch_of(whole.model, 8, seed))
