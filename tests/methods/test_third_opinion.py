@@ -1,5 +1,4 @@
-"""The opinions of the neighbours and of the mixture's directions: what they say, who has them, and the level they
-allow."""
+"""The third opinion: what the mixture's directions say, who hears them and the neighbours, and the level they allow."""
 
 from __future__ import annotations
 
@@ -15,7 +14,6 @@ import driftgate
 from driftgate import UNKNOWN, DriftgateError
 from driftgate.memory import StreamingGMM
 from driftgate.methods.gmm import GMM
-from driftgate.methods.neighbor_opinion import COUNT, pool_neighbors
 from driftgate.methods.third_opinion import TEMPERATURE, ThirdOpinion
 from driftgate.models.source_model import ModelOutput
 from driftgate.novelty.gate import LevelGate, TrackingGate
@@ -37,45 +35,6 @@ def filled_mixture() -> StreamingGMM:
     mixture = StreamingGMM(NUM_CLASSES, 4)
     mixture.update(noise(60, 4, seed=1) + 3.0, noise(60, NUM_CLASSES, seed=2).mul(3.0).softmax(dim=1))
     return mixture
-
-
-# Neighbours
-
-
-def test_those_in_the_same_direction_have_their_share() -> None:
-    """Two groups of samples; one sample of each answers otherwise than its group."""
-    features = torch.cat([noise(6, 3) * 0.01 + torch.tensor([5.0, 1.0, 1.0]), noise(6, 3) * 0.01 + 1.0])
-    logits = torch.zeros(12, NUM_CLASSES)
-    logits[:6, 0], logits[6:, 1], logits[0] = 4.0, 4.0, torch.eye(NUM_CLASSES)[2] * 4.0
-    found = pool_neighbors(ModelOutput(features, logits), 0.6)
-    assert found.features is features
-    own, theirs = logits[0].softmax(dim=0), logits[1].softmax(dim=0)
-    product = own**0.4 * theirs**0.6
-    assert torch.allclose(found.logits[0].exp(), product / product.sum(), atol=1e-6)
-    assert found.logits.argmax(dim=1).tolist() == [0] * 6 + [1] * 6
-    # Of the others of its group a fifth answered as it did not.
-    mixed = theirs**0.4 * (own ** (1 / 5) * theirs ** (4 / 5)) ** 0.6
-    assert COUNT == 5 and torch.allclose(found.logits[3].exp(), mixed / mixed.sum(), atol=1e-6)
-
-
-def test_without_a_share_or_without_others_nothing_is_asked() -> None:
-    output = ModelOutput(noise(7, 3), noise(7, NUM_CLASSES))
-    assert pool_neighbors(output, 0.0) is output
-    alone = ModelOutput(noise(1, 3), noise(1, NUM_CLASSES))
-    assert pool_neighbors(alone, 0.5) is alone
-    pair = pool_neighbors(ModelOutput(noise(2, 3), noise(2, NUM_CLASSES)), 0.5).logits
-    assert torch.allclose(pair[0], pair[1], atol=1e-6)  # each is the other's only neighbour
-
-
-@pytest.mark.parametrize("features", [torch.zeros(8, 3), torch.full((8, 3), 1e30), 1e-30 * noise(8, 3)])
-def test_features_without_a_direction_leave_answers_finite(features: Tensor) -> None:
-    logits = noise(8, NUM_CLASSES)
-    logits[0, 0], logits[1, 1] = 1e30, -1e30
-    found = pool_neighbors(ModelOutput(features, logits), 0.3).logits
-    assert bool(found.isfinite().all()) and torch.allclose(found.exp().sum(dim=1), torch.ones(8))
-
-
-# The mixture's directions
 
 
 def test_the_answer_is_the_product_with_the_tempered_cosines() -> None:
