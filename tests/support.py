@@ -130,7 +130,7 @@ def state_of(method: Method) -> dict[str, Tensor]:
 def settings_for(name: str, network: nn.Module) -> dict[str, Any]:
     """What makes a method learn in few steps on few samples, whatever the network: Tent's default learns batch norm
     over pictures, which not every network has; gmm's waits until enough samples are together, and teaches a pretrained
-    network nothing that keeps its statistics; and at random weights
+    network nothing; and at random weights
     the batch norm of two samples gives gradients of any length, which may destroy the network in one step."""
     has_norm = any(isinstance(layer, nn.BatchNorm2d) for layer in network.modules())
     settings: dict[str, Any] = {"adapt_layers": "norm"} if name == "tent" and not has_norm else {}

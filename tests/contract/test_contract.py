@@ -20,7 +20,7 @@ from driftgate.state import State, bytes_of
 
 VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
     **{name: (name, {}) for name in sorted(driftgate.available())},
-    # By default it teaches a pretrained network nothing that keeps its statistics.
+    # By default it teaches a pretrained network nothing.
     "gmm, learning": ("gmm", {"teach_share": 1.0}),
     "gmm, tied": ("gmm", {"covariance": "tied", "teach_share": 1.0}),
     "gmm-comet, tied": ("gmm-comet", {"covariance": "tied"}),

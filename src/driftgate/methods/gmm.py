@@ -4,10 +4,10 @@ One step: forward, update the mixture with the predictions (Eqs. 1-3), score eac
 likelihoods (Eq. 4), pseudo-label through the gate, predict, then learn from the batch and one augmented view of it by
 the contrastive (Eq. 5) and the KL divergence loss (Eq. 6).
 
-The default keeps the network from harm where the paper trusts the stream: of a pretrained network the backbone alone
-learns, slowly; batch norm uses the statistics it was trained with, and the others have a say in every answer; a label,
-class or unknown, needs the consent of the classifier as it was trained; a batch unlike all before it is predicted but
-teaches nothing; and a few samples wait until they are enough.
+The default keeps the network from harm where the paper trusts the stream: a pretrained network learns only if asked to,
+and then its backbone alone, slowly; batch norm uses the statistics it was trained with, and the others, the neighbours
+and the mixture have a say in every answer; a label, class or unknown, needs the consent of the classifier as it was
+trained; a batch unlike all before it is predicted but teaches nothing; and a few samples wait until they are enough.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
 
     @property
     def teach_share(self) -> float:
-        """By default none of a pretrained network that keeps its statistics: nothing holds its features in place."""
-        return self.settings.share_that_teaches(stays=self.model.spec.pretrained and self.by_batch != 1)
+        """At most this share of the batches teaches; by default none where the network is pretrained."""
+        return self.settings.share_that_teaches(pretrained=self.model.spec.pretrained)
 
     def build_networks(self) -> None:
         size = self.model.spec.feature_dim

@@ -73,10 +73,11 @@ class GMMSettings(GradientSettings):
             batch, as sure in the mean as the network was by itself; not in the paper. docs/gmm.md tells where 10
             gains and where it loses.
         adapt_layers, backbone_lr_scale: by default what the model knows of itself decides: a pretrained backbone learns
-            at a tenth of the rate under a head that stays, a network trained from scratch as a whole.
-        teach_share: at most this share of the batches teaches, 0 for none. By default all (``light``: half); but of a
-            pretrained network that keeps the statistics of its training none, unless ``adapt_layers`` names what shall
-            learn: nothing holds mean and spread of its features in place, and on long streams it is carried away.
+            (if asked to, see ``teach_share``) at a tenth of the rate under a head that stays, a network trained from
+            scratch as a whole.
+        teach_share: at most this share of the batches teaches, 0 for none. By default all (``light``: half), but none
+            where the network is pretrained, unless ``adapt_layers`` names what shall learn: on long streams what it
+            learned made every one that we looked at worse. Mixture, gate and statistics follow the stream all the same.
         batch_norm: ``auto`` normalises as the backbone was trained; where that is not known, by the batch if a network
             trained from scratch, else by those that keep the answers of the first batch steadier between two views.
         second_opinion: share that the other statistics of batch norm have in the answer to a batch, and in who teaches
@@ -161,12 +162,12 @@ class GMMSettings(GradientSettings):
             third if self.third_opinion is None else self.third_opinion,
         )
 
-    def share_that_teaches(self, *, stays: bool) -> float:
-        """Of the batches: what was asked for, or else none where nobody named what shall learn of a network that had
-        better stay, and else all or, for ``light``, half."""
+    def share_that_teaches(self, *, pretrained: bool) -> float:
+        """Of the batches: what was asked for, or else none where nobody named what shall learn of a pretrained network,
+        and else all or, for ``light``, half."""
         if self.teach_share is not None:
             return self.teach_share
-        if stays and self.adapt_layers == "auto":
+        if pretrained and self.adapt_layers == "auto":
             return 0.0
         return 0.5 if self.effort == "light" else 1.0
 
