@@ -151,14 +151,14 @@ def test_an_ablation_shares_models_and_runs_with_the_suite(tmp_path: Path, seria
     out = tmp_path / "out"
     suite = tiny(shifts=["OPDA"])
     plan = make_plan(suite, limit=2, quick_training=True, study=get_study("gate"))
-    default = next(job for job in plan.runs if job.variant == "gate=tracking")
+    default = next(job for job in plan.runs if job.variant == "gate=auto")
     result = run_sweep(plan, out, backend="serial")
     assert not result.failures and len(list((out / "models").glob("*.safetensors"))) == 2
     by_variant = {record["variant"]: record for record in result.records}
-    assert set(by_variant) == {"gate=frozen", "gate=tracking", "gate=mixture"}
+    assert set(by_variant) == {f"gate={kind}" for kind in ("auto", "frozen", "tracking", "level", "mixture")}
     assert {record["study"] for record in result.records} == {"gate"}
     own = next(r for r in SweepFolder(serial).all_records() if r["method"] == "gmm" and r["shift"] == "OPDA")
-    copied = by_variant["gate=tracking"]
+    copied = by_variant["gate=auto"]
     assert copied["id"] == default.id != own["id"] and copied["seconds"] == own["seconds"]
     assert set(summarise(result.records)["OPDA"]) == set(by_variant)
     # The folder still says what all of its sweeps have had.
