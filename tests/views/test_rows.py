@@ -102,7 +102,7 @@ def model() -> SourceModel:
 @pytest.mark.parametrize("name", ["adacontrast", "comet-f", "gmm", "gmm-comet"])
 def test_methods_learn_from_the_view_they_are_given(name: str) -> None:
     def learned(views: object) -> dict[str, Tensor]:
-        method = driftgate.create(name, model(), views=views, lr=0.1)
+        method = driftgate.create(name, model(), views=views, lr=0.1, teach_share=1.0)
         for seed in range(3):
             method.step(rows(32, seed) / 50)
         return state_of(method)
