@@ -46,3 +46,16 @@ def test_features_without_a_direction_leave_answers_finite(features: Tensor) -> 
     logits[0, 0], logits[1, 1] = 1e30, -1e30
     found = pool_neighbors(ModelOutput(features, logits), 0.3).logits
     assert bool(found.isfinite().all()) and torch.allclose(found.exp().sum(dim=1), torch.ones(8))
+
+
+def test_a_common_offset_makes_no_other_neighbors() -> None:
+    """Features behind a ReLU have one: seen from zero they would all lie in one direction."""
+    features, logits = noise(20, 6, seed=1), 3.0 * noise(20, NUM_CLASSES, seed=2)
+    plain, moved = (pool_neighbors(ModelOutput(features + offset, logits), 0.5).logits for offset in (0.0, 50.0))
+    assert torch.allclose(plain, moved, atol=1e-4)
+
+
+def test_features_and_logits_of_fewer_digits_are_not_rounded_again() -> None:
+    rough = ModelOutput(noise(20, 6, seed=1).bfloat16(), noise(20, NUM_CLASSES, seed=2).bfloat16())
+    exact = ModelOutput(rough.features.float(), rough.logits.float())
+    assert torch.equal(pool_neighbors(rough, 0.5).logits, pool_neighbors(exact, 0.5).logits)

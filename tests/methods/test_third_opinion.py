@@ -44,7 +44,9 @@ def test_the_answer_is_the_product_with_the_tempered_cosines() -> None:
     for own, row, found in zip(logits.softmax(dim=1), odds, third(logits, reduced).exp(), strict=True):
         powers = [float(p) * (q / sum(row)) ** 0.5 for p, q in zip(own, row, strict=True)]
         assert found.tolist() == pytest.approx([value / sum(powers) for value in powers], rel=1e-5)
-    assert third(logits, reduced).dtype == torch.float32
+    # Logits of fewer digits are not rounded again.
+    rough, exact = third(logits.bfloat16(), reduced), third(logits.bfloat16().float(), reduced)
+    assert rough.dtype == torch.float32 and torch.equal(rough, exact)
 
 
 def test_an_empty_mixture_and_one_class_say_nothing() -> None:
