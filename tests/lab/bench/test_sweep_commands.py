@@ -61,7 +61,7 @@ def test_the_commands(tmp_path: Path, serial: Path) -> None:
     assert document["scores"]["suite"] == summarise(SweepFolder(serial).all_records())
     study = ["ablate", "gate,decay", "--suite", str(file), "--shifts", "PDA", *QUICK, "--dry-run"]
     told = answer(*study, "--out", serial)
-    assert sum(job["what"] == "run" for job in told["jobs"]) == 9
+    assert sum(job["what"] == "run" for job in told["jobs"]) == 11
     assert "office-home" in run("bench").stdout
     assert "reduced_dim" in run("ablate").stdout
     assert len(answer("bench")) == 9
