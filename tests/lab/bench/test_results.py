@@ -131,6 +131,16 @@ def test_a_setting_at_which_nothing_changed_makes_no_other_settings(tmp_path: Pa
     assert only(write_runs(tmp_path, [again])).warnings == ["gmm has different settings under different shifts"]
 
 
+def test_a_setting_that_did_change_something_keeps_runs_apart(tmp_path: Path) -> None:
+    """A record from before the setting says what every version did then, not what most of the others do."""
+    usual = record()["settings"]
+    older = record(seed=0, settings={name: value for name, value in usual.items() if name != "precision"})
+    newer = [record(seed=seed, settings={**usual, "precision": "bfloat16"}) for seed in (1, 2)]
+    suite = only(write_runs(tmp_path, [older, *newer]))
+    assert sorted(suite.main.seed) == [1, 2]
+    assert any("precision float32 instead of bfloat16" in warning for warning in suite.warnings)
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [

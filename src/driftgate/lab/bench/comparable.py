@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from driftgate.lab.bench.plan import DIGITS, not_as_ever
+from driftgate.lab.bench.plan import AS_EVER, DIGITS
 from driftgate.lab.bench.studies import STUDIES
 from driftgate.lab.data.orders import USUAL
 
@@ -68,14 +68,19 @@ def _model_place(run: Any) -> tuple[str, str, str]:
 
 
 def _settings(run: Any) -> Facts:
-    return {"method": run.method, **not_as_ever(run.settings)}
+    return {"method": run.method, **_whole(run.settings)}
+
+
+def _whole(settings: Facts) -> Facts:
+    """A record from before a setting existed says by its absence what every version did then."""
+    return {**AS_EVER, **settings}
 
 
 def mixed_runs(runs: pd.DataFrame) -> list[str]:
     """Say what may still differ between the runs of a table: settings from shift to shift, lengths of the stream."""
     if runs.empty:
         return []
-    kinds = runs.settings.map(lambda settings: _text(not_as_ever(settings))).groupby(runs.method, sort=False).nunique()
+    kinds = runs.settings.map(_whole).map(_text).groupby(runs.method, sort=False).nunique()
     warnings = [f"{method} has different settings under different shifts" for method in kinds.index[kinds > 1]]
     if (runs.groupby(["source", "target", "shift"]).samples.nunique(dropna=False) > 1).any():
         warnings.append("runs over streams of different lengths share a column of the table")

@@ -7,7 +7,7 @@ and the same one is never done twice.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import product
@@ -121,7 +121,7 @@ class ModelJob:
                 "images": _images(self.open_data(), (self.source,)),
                 "classes": list(self.open_data().class_names[: self.num_classes]),
                 "weights": _weights_digest(suite.weights),
-                "training": not_as_ever(self.training),
+                "training": _not_as_ever(self.training),
             }
         )
 
@@ -199,7 +199,7 @@ class RunJob:
                 **{"batch_size": self.batch_size, "limit": self.limit, "model": model.digest},
                 "images": _images(model.open_data(), self.targets),
                 "split": f"{self.data_split} {self.data_split.order}",
-                "settings": not_as_ever(self.settings),
+                "settings": _not_as_ever(self.settings),
                 # Only what is not as usual, so that runs of versions that knew nothing else stay what they are.
                 **suite.playing.unusual(),
                 **({} if self.unknown_share is None else {"unknown_share": self.unknown_share}),
@@ -359,8 +359,7 @@ def _class_names(model_file: str) -> tuple[str, ...]:
     return tuple(SourceModel.load(model_file).spec.class_names)
 
 
-def not_as_ever(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings by which a run differs from what every version did, for its id and where runs are compared."""
+def _not_as_ever(settings: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if (name, value) not in AS_EVER.items()}
 
 
