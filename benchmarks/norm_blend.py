@@ -57,17 +57,21 @@ def blended(model: nn.Module, share: float) -> Iterator[None]:
             del layer.forward
 
 
+def score(novelty: Tensor, threshold: float, classes: Tensor, targets: Tensor, split: ClassSplit) -> float:
+    """What the stream comes to where all above the threshold are rejected."""
+    metric = OnlineAccuracy() if split.shift is Shift.PDA else HScore(split.shared_classes)
+    metric.update(torch.where(novelty > threshold, UNKNOWN, classes), targets)
+    found = metric.compute()
+    return float(found["h_score"] if isinstance(found, dict) else found)
+
+
 def row(share: str, logits: Tensor, targets: Tensor, split: ClassSplit) -> str:
     """What the answers (N, C) at this share come to."""
     logs = logits.double().log_softmax(dim=1)
     doubt, classes, known = entropy(logs), logits.argmax(dim=1), targets != UNKNOWN
-    metric = OnlineAccuracy() if split.shift is Shift.PDA else HScore(split.shared_classes)
-    metric.update(torch.where(doubt > doubt.median(), UNKNOWN, classes), targets)
-    found = metric.compute()
-    half = found["h_score"] if isinstance(found, dict) else found
     numbers = [
         float((classes == targets)[known].double().mean()),
-        float(half),
+        score(doubt, float(doubt.median()), classes, targets, split),
         best_threshold(doubt, classes, targets, split.shared_classes)[0],
         novelty_auroc(doubt, targets) if bool((~known).any()) else float("nan"),
     ]

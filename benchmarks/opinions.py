@@ -14,12 +14,13 @@ import argparse
 from typing import Any
 
 import torch
+from norm_blend import score
 
 import driftgate
 from driftgate.lab.bench.sweep import single_thread
 from driftgate.lab.data.datasets import open_dataset
 from driftgate.lab.data.streams import DomainStream
-from driftgate.metrics import HScore, OnlineAccuracy, best_threshold, novelty_auroc
+from driftgate.metrics import best_threshold, novelty_auroc
 from driftgate.models import SourceModel
 from driftgate.novelty.gate import LEVEL
 from driftgate.shifts import ClassSplit, Shift
@@ -47,18 +48,11 @@ def answers(
 
 def numbers(classes: torch.Tensor, novelty: torch.Tensor, targets: torch.Tensor, split: ClassSplit) -> list[float]:
     """The columns of a row behind the opinions."""
-
-    def score(threshold: float) -> float:
-        metric = OnlineAccuracy() if split.shift is Shift.PDA else HScore(split.shared_classes)
-        metric.update(torch.where(novelty > threshold, UNKNOWN, classes), targets)
-        found = metric.compute()
-        return float(found["h_score"] if isinstance(found, dict) else found)
-
     known = targets != UNKNOWN
     return [
         float((classes == targets)[known].double().mean()),
-        score(float(novelty.median())),
-        score(LEVEL),
+        score(novelty, float(novelty.median()), classes, targets, split),
+        score(novelty, LEVEL, classes, targets, split),
         best_threshold(novelty, classes, targets, split.shared_classes)[0],
         novelty_auroc(novelty, targets) if bool((~known).any()) else float("nan"),
         float((novelty > LEVEL).double().mean()),

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from driftgate.memory.factors import try_factorise
 from driftgate.memory.gmm import SMALLEST_WEIGHT, StreamingGMM
 from driftgate.memory.packed import unpack_lower
 
@@ -53,10 +54,10 @@ class ClassDirections(nn.Module):
         within = unpack_lower(packed if mixture.tied else shares[None] @ packed, mixture.dim)[0]
         lower = within + (offsets.T * shares @ offsets).tril()
         ridge = RIDGE * lower.diagonal().mean() + ROUNDING * center.square().mean() + SMALLEST_VARIANCE
-        identity = torch.eye(mixture.dim, dtype=lower.dtype, device=lower.device)
         # With the ridge no eigenvalue is below 1 / (R + 1) of the largest, so the factorisation cannot fail.
-        factor, _ = torch.linalg.cholesky_ex(lower + ridge * identity)
-        whiten = torch.linalg.solve_triangular(factor, identity, upper=False)
+        factors, _ = try_factorise(lower[None], ridge[None])
+        identity = torch.eye(mixture.dim, dtype=lower.dtype, device=lower.device)
+        whiten = torch.linalg.solve_triangular(factors[0], identity, upper=False)
         trust = weights / (weights + FEW)
         self.register_buffer("center", center)
         self.register_buffer("whiten", whiten)

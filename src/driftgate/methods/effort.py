@@ -102,6 +102,10 @@ class EffortSettings(MethodSettings):
     backward: Backward = "together"
     backward_share: float = Field(default=1.0, gt=0.0, le=1.0)
 
+    def share_that_teaches(self, *, pretrained: bool) -> float:
+        """Of the batches: what was asked for, or else all."""
+        return 1.0 if self.teach_share is None else self.teach_share
+
     @model_validator(mode="before")
     @classmethod
     def _fill_in(cls, given: Any) -> Any:

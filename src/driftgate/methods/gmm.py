@@ -101,11 +101,6 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
         self.gate_alone: Gate | None = self.gate.clone() if apart else None
         self.keep(waiting=torch.zeros(0, *model.spec.shape), doubt=torch.zeros(2))
 
-    @property
-    def teach_share(self) -> float:
-        """At most this share of the batches teaches; by default none where the network is pretrained."""
-        return self.settings.share_that_teaches(pretrained=self.model.spec.pretrained)
-
     def build_networks(self) -> None:
         size = self.model.spec.feature_dim
         self.reducer = nn.Linear(size, min(self.settings.reduced_dim, size))
@@ -276,7 +271,7 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
         mixture, height = self.mixture.clone(), largest(*output, reduced, *beside)
         # Before the third opinion, which must not feed on itself.
         sound, third = mixture.update_unseen(reduced, scores), ThirdOpinion.of(mixture, self.third_weight)
-        pooled, alone = pool_third(pooled, reduced, third), pool_third(output, reduced, third)
+        pooled = pool_third(pooled, reduced, third)
         for retry in (False, True):
             gate, calm, gate_alone = self.gate.clone(), self.calm.clone(), self.gate_alone and self.gate_alone.clone()
             evaluation, failed = mixture.evaluate_unseen(reduced, prior=self.settings.class_prior, retry=retry)
@@ -284,6 +279,7 @@ class GMM(GradientMethod, name="gmm", settings=GMMSettings, look=Look("GMM", pla
             novelty = self._novelty(pooled, reduced, mixture, evaluation)
             gate.take_in(novelty)
             if gate_alone is not None:
+                alone = pool_third(output, reduced, third)
                 gate_alone.take_in(self._novelty(alone, reduced, mixture, evaluation))
             usual = torch.ones_like(sound)
             if self.settings.skip_unusual and shift is not None:

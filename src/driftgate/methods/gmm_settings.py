@@ -165,11 +165,11 @@ class GMMSettings(GradientSettings):
     def share_that_teaches(self, *, pretrained: bool) -> float:
         """Of the batches: what was asked for, or else none where nobody named what shall learn of a pretrained network,
         and else all or, for ``light``, half."""
-        if self.teach_share is not None:
-            return self.teach_share
-        if pretrained and self.adapt_layers == "auto":
+        if self.teach_share is None and pretrained and self.adapt_layers == "auto":
             return 0.0
-        return 0.5 if self.effort == "light" else 1.0
+        if self.teach_share is None and self.effort == "light":
+            return 0.5
+        return super().share_that_teaches(pretrained=pretrained)
 
     def make_mixture(self, num_classes: int, dim: int) -> StreamingGMM:
         return StreamingGMM(

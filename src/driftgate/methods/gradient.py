@@ -96,8 +96,8 @@ class GradientMethod(Method):
 
     @property
     def teach_share(self) -> float:
-        """At most this share of the batches teaches: what was asked for, or else all."""
-        return 1.0 if self.settings.teach_share is None else self.settings.teach_share
+        """At most this share of the batches teaches."""
+        return self.settings.share_that_teaches(pretrained=self.model.spec.pretrained)
 
     def _teaches(self, learn: bool) -> bool:
         return learn and is_due(self.steps, self.teach_share)

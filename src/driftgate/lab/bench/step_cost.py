@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 from driftgate.lab.bench.sweep import end_with_owner
 from driftgate.methods import MethodSettings, create, get_method, resolve_settings
+from driftgate.methods.effort import EffortSettings
 from driftgate.models import UNTRAINED, SourceModel
 from driftgate.models.normalization import BatchNorm, batch_statistics
 from driftgate.models.statistics import SourceStatistics
@@ -236,7 +237,10 @@ def measure_efforts(
     ``rounds`` grow to whole turns of the batches that teach.
     """
     efforts = effort_settings(method, preset, settings or {})
-    shares = [float(getattr(chosen, "teach_share", None) or 1.0) for chosen in efforts.values()]
+    # Of a pretrained network perhaps none teaches, which takes no turn at all.
+    shares = [
+        chosen.share_that_teaches(pretrained=False) for chosen in efforts.values() if isinstance(chosen, EffortSettings)
+    ]
     turn = math.lcm(*(round(1 / share) for share in shares if share > 0))
     precision = {"precision": next(iter(efforts.values())).precision}
     builders: dict[str, Builder] = {INFERENCE: partial(method_stepper, name="source-only", settings=precision)}
